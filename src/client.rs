@@ -118,6 +118,29 @@ impl LockClient {
         self.lock_of(LockKind::String, name)
     }
 
+    /// A fair lock by its name: Redisson's `getFairLock`, a plain lock that owners of all clients, Rust and Java, get in
+    /// the order in which their first attempts arrived at the server.
+    ///
+    /// Each owner that waits has a place in a queue in Redis (`redisson_lock_queue:{name}`) and a subscription of its own.
+    /// [`try_lock`](Lock::try_lock) always asks the server, takes no place, and overtakes nobody who waits. A call that
+    /// is dropped leaves its place in the background: a `select!` loop that makes a new `lock()` future in each round begins
+    /// at the end of the queue each time, so pin one future outside of the loop, or use
+    /// [`try_lock_for`](Lock::try_lock_for).
+    ///
+    /// The places of a process that died hold up the others for a [`fair_wait`](crate::LockClientBuilder::fair_wait) each.
+    /// Clients that use the name as another kind of lock overtake the queue.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.fair_lock("checkout").lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn fair_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::Fair, name)
+    }
+
     /// A lock of this kind, without tokens in its type, for programs that read the kind from their configuration.
     ///
     /// # Examples

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
     Counts, Discipline, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, OwnerKey,
-    Terms, Time, Token, Unlocked, WaiterId,
+    ReleaseAnswer, Terms, Time, Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -39,6 +39,8 @@ pub(crate) struct Locks {
     pub(crate) table: Table<Entry>,
     /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
     waiting_jobs: Mutex<BTreeMap<(u64, OwnerKey), Arc<Notify>>>,
+    /// Owners that leave the queue of a fair lock, by lock, while one of their jobs sends for all.
+    leavers: Mutex<BTreeMap<u64, Vec<Leaver>>>,
     pub(crate) driven: Arc<Driven>,
     ids: AtomicU64,
     /// Makes the job of a release.
@@ -57,6 +59,7 @@ impl Locks {
             timers,
             table: Table::default(),
             waiting_jobs: Mutex::default(),
+            leavers: Mutex::default(),
             driven: Arc::new(driven),
             ids: AtomicU64::new(0),
             release_job,
@@ -406,6 +409,17 @@ impl Entry {
         }
     }
 
+    /// An owner leaves the queue with the next call. `Some`: the job that has it sends for all that join.
+    pub(crate) fn join_leavers(&self, leaver: Leaver) -> Option<Sending<'_>> {
+        let mut leavers = self.locks.leavers.lock();
+        let is_first = !leavers.contains_key(&self.id);
+        leavers.entry(self.id).or_default().push(leaver);
+        is_first.then(|| Sending {
+            entry: self,
+            is_over: false,
+        })
+    }
+
     /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
     /// may have begun another one.
     pub(crate) fn lose(self: &Arc<Self>, owner: OwnerKey, hold: HoldId, reason: LossReason) {
@@ -486,6 +500,48 @@ struct WaitingJob<'a> {
 impl Drop for WaitingJob<'_> {
     fn drop(&mut self) {
         self.locks.waiting_jobs.lock().remove(&self.key);
+    }
+}
+
+/// A release of an owner that has to leave the queue.
+pub(crate) struct Leaver {
+    pub(crate) owner: OwnerKey,
+    pub(crate) op: OpId,
+    /// Dropped without an answer, it has to be asked for again.
+    pub(crate) answer: oneshot::Sender<Left>,
+}
+
+/// `Ok(None)`: it is not to leave any more. The error says whether the call may have been executed.
+pub(crate) type Left = Result<Option<ReleaseAnswer>, (Error, bool)>;
+
+/// The right to send for the owners that leave the queue of this lock.
+pub(crate) struct Sending<'a> {
+    entry: &'a Entry,
+    is_over: bool,
+}
+
+impl Sending<'_> {
+    /// The next of them. `None`: there are no more, and the next one that joins sends.
+    pub(crate) fn take(&mut self, max: usize) -> Option<Vec<Leaver>> {
+        let mut leavers = self.entry.locks.leavers.lock();
+        let waiting = leavers.get_mut(&self.entry.id)?;
+        if waiting.is_empty() {
+            leavers.remove(&self.entry.id);
+            self.is_over = true;
+            return None;
+        }
+        let rest = waiting.split_off(max.min(waiting.len()));
+        Some(std::mem::replace(waiting, rest))
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        // Those that are left see it, and one of them sends.
+        if !self.is_over {
+            let left = self.entry.locks.leavers.lock().remove(&self.entry.id);
+            drop(left);
+        }
     }
 }
 

@@ -22,7 +22,9 @@ pub(crate) use tls::tls_problem;
 
 pub(crate) use cause::Cause;
 use cause::{Source, auth, denied, no_answer, redis, refusal, refused};
-pub(crate) use refusal::{Denied, RefusalKind, is_from_server, is_of_a_replica, pattern_of};
+pub(crate) use refusal::{
+    Denied, RefusalKind, is_from_server, is_of_a_replica, missing_channel, pattern_of,
+};
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).

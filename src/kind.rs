@@ -35,11 +35,7 @@ pub enum LockKind {
     Fenced,
     /// A string with an expiry, as `SET NX PX` writes it: the lock of redis-py, redsync and many programs.
     String,
-    /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it. Only
-    /// the tests of this repository reach it: its rights, its queue in `inspect`, and the leaving of many are missing.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    #[cfg_attr(feature = "serde", serde(skip))]
+    /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it.
     Fair,
 }
 
@@ -50,26 +46,51 @@ struct Row {
     is_reentrant: bool,
     has_token: bool,
     has_value_per_hold: bool,
+    has_queue: bool,
 }
 
 impl LockKind {
-    pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Spin, Self::Fenced, Self::String];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Plain,
+        Self::Spin,
+        Self::Fenced,
+        Self::String,
+        Self::Fair,
+    ];
 
     const fn row(self) -> Row {
-        let (name, announces, is_reentrant, has_token, has_value_per_hold) = match self {
-            Self::Plain => ("plain", true, true, false, false),
-            Self::Spin => ("spin", false, true, false, false),
-            Self::Fenced => ("fenced", true, true, true, false),
-            Self::String => ("string", false, false, false, true),
-            #[cfg(feature = "test-util")]
-            Self::Fair => ("fair", true, true, false, false),
+        const PLAIN: Row = Row {
+            name: "plain",
+            announces: true,
+            is_reentrant: true,
+            has_token: false,
+            has_value_per_hold: false,
+            has_queue: false,
         };
-        Row {
-            name,
-            announces,
-            is_reentrant,
-            has_token,
-            has_value_per_hold,
+        match self {
+            Self::Plain => PLAIN,
+            Self::Spin => Row {
+                name: "spin",
+                announces: false,
+                ..PLAIN
+            },
+            Self::Fenced => Row {
+                name: "fenced",
+                has_token: true,
+                ..PLAIN
+            },
+            Self::String => Row {
+                name: "string",
+                announces: false,
+                is_reentrant: false,
+                has_value_per_hold: true,
+                ..PLAIN
+            },
+            Self::Fair => Row {
+                name: "fair",
+                has_queue: true,
+                ..PLAIN
+            },
         }
     }
 
@@ -99,11 +120,7 @@ impl LockKind {
 
     /// Whether the server has a queue of its owners.
     pub(crate) const fn has_queue(self) -> bool {
-        match self {
-            Self::Plain | Self::Spin | Self::Fenced | Self::String => false,
-            #[cfg(feature = "test-util")]
-            Self::Fair => true,
-        }
+        self.row().has_queue
     }
 
     /// Whether each acquisition has a value of its own in Redis, and not that of its owner.

@@ -4,6 +4,7 @@ pub(crate) mod acquire;
 mod force;
 mod guard;
 mod inspect;
+mod leave;
 mod member;
 pub(crate) mod release;
 mod replicas;
@@ -29,7 +30,7 @@ use crate::try_lock::TryLock;
 use crate::wire::LockName;
 
 pub use guard::{FencedGuard, LockGuard};
-pub use inspect::Holder;
+pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
 pub(crate) use waiter::Wait;

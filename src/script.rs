@@ -28,9 +28,10 @@ pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
 pub(crate) use guarded::{Guarded, guarded};
+#[cfg(test)]
+pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
-#[cfg(feature = "test-util")]
-use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE};
+use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_LEAVE, FAIR_RELEASE};
 use place::{keys, keys_to_free};
 #[cfg(test)]
 pub(crate) use refused::commands;
@@ -65,6 +66,7 @@ scripts! {
     STRING_FORCE_UNLOCK = "string/force_unlock";
     STRING_INSPECT = "string/inspect";
     STRING_TOUCH = "string/touch";
+    FAIR_INSPECT = "fair/inspect";
 }
 
 /// A guarded write: whether the lock is held, by the `look.lua` of its kind, and what then is done.
@@ -102,6 +104,8 @@ struct Scripts {
     inspect: &'static Script,
     /// Of two keys, for a kind that has a token.
     inspect_with_token: Option<&'static Script>,
+    /// For a kind that has a queue.
+    inspect_queue: Option<&'static Script>,
     touch: &'static Script,
     guarded: &'static Script,
 }
@@ -114,6 +118,7 @@ static PLAIN: Scripts = Scripts {
     force_unlock: &FORCE_UNLOCK,
     inspect: &INSPECT,
     inspect_with_token: None,
+    inspect_queue: None,
     touch: &TOUCH,
     guarded: &GUARDED,
 };
@@ -134,15 +139,16 @@ static STRING: Scripts = Scripts {
     force_unlock: &STRING_FORCE_UNLOCK,
     inspect: &STRING_INSPECT,
     inspect_with_token: None,
+    inspect_queue: None,
     touch: &STRING_TOUCH,
     guarded: &STRING_GUARDED,
 };
 
 /// It is never handed over: that would overtake the queue.
-#[cfg(feature = "test-util")]
 static FAIR: Scripts = Scripts {
     acquire: &FAIR_ACQUIRE,
     release: &FAIR_RELEASE,
+    inspect_queue: Some(&FAIR_INSPECT),
     force_unlock: &FAIR_FORCE_UNLOCK,
     ..PLAIN
 };
@@ -153,7 +159,6 @@ impl Scripts {
             LockKind::Plain | LockKind::Spin => &PLAIN,
             LockKind::Fenced => &FENCED,
             LockKind::String => &STRING,
-            #[cfg(feature = "test-util")]
             LockKind::Fair => &FAIR,
         }
     }
@@ -170,6 +175,7 @@ pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
         force_unlock,
         inspect,
         inspect_with_token,
+        inspect_queue,
         touch,
         guarded,
     } = Scripts::of(kind);
@@ -183,7 +189,12 @@ pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
         touch,
         guarded,
     ];
-    always.into_iter().chain(*inspect_with_token).collect()
+    let leave = kind.has_queue().then_some(&FAIR_LEAVE);
+    let some = [*inspect_with_token, *inspect_queue, leave];
+    always
+        .into_iter()
+        .chain(some.into_iter().flatten())
+        .collect()
 }
 
 /// What tells apart which locks can be renewed in one call.
@@ -334,6 +345,38 @@ pub(crate) fn release(
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply).filter(|released| !released.is_of_a_token()),
         },
+    }
+}
+
+/// Takes owners of a fair lock, each once, out of the queue, and frees the lock if one of them has it.
+pub(crate) fn leave(
+    name: &LockName,
+    fields: &[Arc<str>],
+    (place, announce): (QueuePlace, Announce),
+) -> Call<Vec<Released>> {
+    let mut args = announced_by(name, announce, SmallVec::new());
+    args.extend(
+        fields
+            .iter()
+            .flat_map(|field| [text(field), millis(place.wait)]),
+    );
+    Call {
+        script: &FAIR_LEAVE,
+        keys: keys_to_free(name),
+        args,
+        announced: sharded(name, announce),
+        still: None,
+        decode: |reply, _| match reply {
+            Reply::List(items) => items.iter().map(left).collect(),
+            _ => None,
+        },
+    }
+}
+
+fn left(reply: &Reply) -> Option<Released> {
+    match reply {
+        Reply::Number(-1..=1) => released(reply),
+        _ => None,
     }
 }
 
@@ -557,6 +600,38 @@ fn inspected(reply: &Reply) -> Option<Inspected> {
         }),
         _ => None,
     }
+}
+
+/// An owner that waits, and what is left of its place, below 0 if that has ended. `None`: it has no score.
+pub(crate) type Queued = (String, Option<i64>);
+
+/// Reads the queue. `None`: a lock of this kind has none.
+pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, String>>> {
+    let script = Scripts::of(name.kind()).inspect_queue?;
+    Some(Call {
+        script,
+        keys: keys(name),
+        args: SmallVec::new(),
+        announced: None,
+        still: None,
+        decode: |reply, _| match reply {
+            Reply::Nil => Some(Ok(Vec::new())),
+            Reply::List(items) => match items.as_slice() {
+                [Reply::Number(-3), Reply::Text(found)] => Some(Err(found.clone())),
+                [_, _, _, Reply::Number(_), Reply::List(queue)] => queue
+                    .chunks(2)
+                    .map(|place| match place {
+                        [owner, Reply::Number(left)] => Some((shown(&owner.bytes()?), Some(*left))),
+                        [owner, Reply::Nil] => Some((shown(&owner.bytes()?), None)),
+                        _ => None,
+                    })
+                    .collect::<Option<_>>()
+                    .map(Ok),
+                _ => None,
+            },
+            _ => None,
+        },
+    })
 }
 
 fn kind_of(batch: &[RenewalKey]) -> LockKind {

@@ -118,12 +118,16 @@ struct Signal {
     notify: Notify,
     /// They hear of everything too, whether or not the call is polled that listens. Several locks may have one channel:
     /// `a` and `{a}`.
-    hearers: Mutex<SmallVec<[Weak<dyn Hears>; 1]>>,
+    hearers: Mutex<SmallVec<[Hearer; 1]>>,
 }
+
+/// And the thread id of the owner that is told by what it hears, if it is only one.
+type Hearer = (Weak<dyn Hears>, Option<i64>);
 
 /// What the calls that listen to a channel share.
 pub(crate) trait Hears: Send + Sync {
-    fn note_change(self: Arc<Self>);
+    /// `told`: it may be the turn of the owner with this thread id.
+    fn note_change(self: Arc<Self>, told: Option<i64>);
 }
 
 impl Signal {
@@ -131,9 +135,12 @@ impl Signal {
         self.version.fetch_add(1, Ordering::AcqRel);
         let hearers: SmallVec<[_; 1]> = {
             let hearers = self.hearers.lock();
-            hearers.iter().filter_map(Weak::upgrade).collect()
+            let alive = |(hearer, told): &Hearer| Some((hearer.upgrade()?, *told));
+            hearers.iter().filter_map(alive).collect()
         };
-        hearers.into_iter().for_each(Hears::note_change);
+        for (hearer, told) in hearers {
+            hearer.note_change(told);
+        }
         self.notify.notify_waiters();
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::LockClientBuilder;
 use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock, RedLock};
 use redisson_lock::{Error, HoldState, LockKind, LossReason, TryLock};
-use test_support::kinds::KINDS;
+use test_support::kinds::NESTED;
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -287,15 +287,22 @@ fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
     let server = Server::start();
     let mut control = server.control();
     let client = client(&server);
-    let [plain, spin, fenced, string] = KINDS.map(|kind| client.lock_of(kind, kind.to_string()));
-    assert_eq!(string.kind(), LockKind::String);
+    let lock_of = |kind: LockKind| client.lock_of(kind, kind.to_string());
+    let [plain, spin, fenced, fair] = NESTED.map(lock_of);
+    assert_eq!(fair.kind(), LockKind::Fair);
     let once = [
         plain.non_reentrant(),
         spin.non_reentrant(),
         fenced.non_reentrant(),
+        fair.non_reentrant(),
         client.string_lock("string"),
     ];
-    let nests = [plain, client.spin_lock("spin"), fenced];
+    let nests = [
+        plain,
+        client.spin_lock("spin"),
+        fenced,
+        client.fair_lock("fair"),
+    ];
     for (lock, nests) in nests
         .into_iter()
         .map(|lock| (lock, true))
@@ -316,6 +323,9 @@ fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
         assert!(busy, "{kind}");
         let waiter = std::thread::spawn(move || lock.lock()?.unlock());
         until("it waits", || client.stats().waiting == 1);
+        let queued = usize::from(kind == LockKind::Fair);
+        let queue = || client.lock_of(kind, &name).queue().expect("asked").len();
+        until("the server knows it", || queue() == queued);
         guard.unlock().expect("held");
         bounded(move || waiter.join().expect("no panic").expect("its turn"));
         assert_eq!(control.number(&["EXISTS", &name]), 0, "{kind}");

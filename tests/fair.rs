@@ -1,19 +1,21 @@
-//! Fair locks: owners of all clients get one in the order in which they asked for it. The library does not offer them yet.
+//! Fair locks: owners of all clients get one in the order in which they asked for it.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind};
-use test_support::{Control, TestServer, eventually, ms, stalls, tokio};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
+use test_support::{Control, Proxy, Rolls, TestServer, eventually, ms, stalls, tokio};
 use tokio::task::JoinHandle;
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
 const TIMEOUTS: &str = "redisson_lock_timeout:{fair}";
 
 fn queued(control: &mut Control) -> i64 {
-    let [list, set] = [["LLEN", QUEUE], ["ZCARD", TIMEOUTS]].map(|words| control.number(&words));
-    assert_eq!(list, set, "the list and the set are alike");
-    list
+    const ALIKE: &str = "local list = redis.call('llen', KEYS[1])\n\
+        return list == redis.call('zcard', KEYS[2]) and list or -1";
+    let queued = control.number(&["EVAL", ALIKE, "2", QUEUE, TIMEOUTS]);
+    assert_ne!(queued, -1, "the list and the set differ");
+    queued
 }
 
 /// Two clients at one server.
@@ -41,7 +43,7 @@ impl Two {
     }
 
     fn lock(&self, client: usize) -> Lock {
-        self.clients[client].lock_of(LockKind::Fair, "fair")
+        self.clients[client].fair_lock("fair")
     }
 
     async fn held(&self) -> LockGuard {
@@ -67,14 +69,16 @@ impl Two {
 }
 
 #[tokio::test]
-async fn owners_of_two_clients_get_it_in_their_order() {
-    const WAITERS: usize = 40;
+async fn owners_of_four_clients_get_it_in_their_order() {
+    const WAITERS: usize = 200;
     let mut two = Two::new().await;
+    let more = [two.server.client().await, two.server.client().await];
     let held = two.held().await;
     let order = Arc::new(Mutex::new(Vec::new()));
     let mut waiters = tokio::task::JoinSet::new();
     for nth in 0..WAITERS {
-        let (lock, order) = (two.lock(nth % 2), Arc::clone(&order));
+        let clients = [&two.clients[0], &two.clients[1], &more[0], &more[1]];
+        let (lock, order) = (clients[nth % 4].fair_lock("fair"), Arc::clone(&order));
         waiters.spawn(async move {
             let guard = lock.lock().await.expect("its turn");
             order.lock().expect("unpoisoned").push(nth);
@@ -86,9 +90,12 @@ async fn owners_of_two_clients_get_it_in_their_order() {
     held.unlock().await.expect("held");
     waiters.join_all().await;
     let took = start.elapsed();
-    assert!(took < Duration::from_secs(10) + stalls(start), "{took:?}");
+    assert!(took < Duration::from_secs(20) + stalls(start), "{took:?}");
     let order = order.lock().expect("unpoisoned").clone();
     assert_eq!(order, (0..WAITERS).collect::<Vec<_>>());
+    for client in more {
+        client.close(ms(100)).await;
+    }
     two.finish().await;
 }
 
@@ -165,5 +172,261 @@ async fn a_closed_client_leaves_its_places() {
     }
     two.queued(0).await;
     held.unlock().await.expect("held");
+    two.finish().await;
+}
+
+/// What the server has spent on scripts since the last call: how many calls, microseconds of all, and of the longest.
+fn spent_on_scripts(control: &mut Control) -> [i64; 3] {
+    const READ: &str = "local calls, all, longest = 0, 0, 0\n\
+        for _, entry in ipairs(redis.call('slowlog', 'get', 100000)) do\n\
+            if string.find(string.lower(entry[4][1]), '^evalsha') then\n\
+                calls, all, longest = calls + 1, all + entry[3], math.max(longest, entry[3])\n\
+            end\n\
+        end\n\
+        return calls .. ' ' .. all .. ' ' .. longest";
+    let read = control.run(&["EVAL", READ, "0"]);
+    control.run(&["SLOWLOG", "RESET"]);
+    let numbers = read
+        .split(' ')
+        .map(|number| number.parse().expect("a number"));
+    let numbers: Vec<i64> = numbers.collect();
+    numbers.try_into().expect("three numbers")
+}
+
+/// A thousand owners leave together: in few calls, none of which keeps the server for long.
+#[tokio::test]
+async fn a_thousand_that_leave_together_share_calls() {
+    const WAITERS: usize = 1_000;
+    let mut two = Two::new().await;
+    for (name, value) in [
+        ("slowlog-max-len", "100000"),
+        ("slowlog-log-slower-than", "0"),
+    ] {
+        two.control.run(&["CONFIG", "SET", name, value]);
+    }
+    let held = two.held().await;
+    for closes in [false, true] {
+        let client = two.server.client().await;
+        let before = two.control.calls("evalsha");
+        let mut waiters = tokio::task::JoinSet::new();
+        for _ in 0..WAITERS {
+            let lock = client.fair_lock("fair");
+            waiters.spawn(async move { lock.lock().await.map(drop) });
+        }
+        // Each attempts again when it hears its channel.
+        let control = &mut two.control;
+        let attempts = || control.calls("evalsha") - before >= 2 * WAITERS as i64;
+        eventually("all wait", ms(30_000), attempts).await;
+        two.queued(i64::try_from(WAITERS).expect("few")).await;
+        spent_on_scripts(&mut two.control);
+        if closes {
+            let report = client.close(ms(2_000)).await;
+            assert_eq!(report.unconfirmed, 0);
+        }
+        drop(waiters);
+        two.queued(0).await;
+        let [calls, all, longest] = spent_on_scripts(&mut two.control);
+        assert!(calls < 50, "{calls} calls");
+        assert!(
+            longest < 20_000,
+            "{longest} µs of {all} µs in {calls} calls"
+        );
+        assert!(all < 300_000, "{all} µs in {calls} calls");
+        client.close(ms(100)).await;
+    }
+    held.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn waiters_that_are_cancelled_at_random_leave_no_place() {
+    const WAITERS: usize = 1_000;
+    let two = Two::new().await;
+    let mut rolls = Rolls(31);
+    let held = two.held().await;
+    let mut waiters = Vec::new();
+    for nth in 0..WAITERS {
+        let lock = two.lock(nth % 2);
+        waiters.push(tokio::spawn(async move {
+            if let Ok(guard) = lock.lock().await {
+                tokio::task::yield_now().await;
+                guard.unlock().await.expect("held");
+            }
+        }));
+        if rolls.below(4) == 0 {
+            let nth = rolls.below(waiters.len());
+            waiters[nth].abort();
+        }
+        if rolls.below(50) == 0 {
+            tokio::time::sleep(ms(1)).await;
+        }
+    }
+    held.unlock().await.expect("held");
+    while waiters.iter().any(|waiter| !waiter.is_finished()) {
+        let nth = rolls.below(waiters.len());
+        waiters[nth].abort();
+        tokio::time::sleep(ms(1)).await;
+    }
+    two.finish().await;
+}
+
+/// A process that is cut off: its places hold up the others until they end, one after the other.
+#[tokio::test]
+async fn places_of_a_client_that_is_gone_end_one_after_the_other() {
+    const WAITERS: usize = 5;
+    let wait = Duration::from_secs(1);
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let gone = redisson_lock::LockClient::builder().fair_wait(wait);
+    let gone = gone.connect(&proxy.url()).await.expect("reachable");
+    // A place lasts `wait` longer than the lease that its owner has seen.
+    let lease = Duration::from_secs(1);
+    let held = two.lock(0).lease(lease).lock().await.expect("free");
+    let mut waiters = Vec::new();
+    for nth in 0..WAITERS {
+        let lock = gone.fair_lock("fair");
+        waiters.push(tokio::spawn(async move { lock.lock().await.map(drop) }));
+        two.queued(i64::try_from(nth).expect("few") + 1).await;
+    }
+    let next = two.waits(1, WAITERS + 1).await;
+    proxy.refuse(true);
+    proxy.cut_all();
+    let start = Instant::now();
+    drop(held);
+    let guard = next.await.expect("no panic").expect("its turn");
+    let took = start.elapsed();
+    let limit = lease + wait * 5 + ms(500) + stalls(start);
+    assert!(took < limit, "{took:?}");
+    assert!(took > wait, "{took:?}: nothing held it up");
+    guard.unlock().await.expect("held");
+    proxy.refuse(false);
+    for waiter in waiters {
+        waiter.abort();
+    }
+    gone.close(ms(2_000)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_call_that_tries_again_after_an_outage_keeps_its_place() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let first = redisson_lock::LockClient::builder()
+        .command_timeout(ms(300))
+        .retry_for(Duration::from_secs(30));
+    let first = first.connect(&proxy.url()).await.expect("reachable");
+    let held = two.held().await;
+    let lock = first.fair_lock("fair");
+    let owner = first.owner();
+    let field = owner.to_string();
+    let waiting = tokio::spawn(async move { lock.owned_by(&owner).lock().await });
+    two.queued(1).await;
+    let second = two.waits(1, 2).await;
+    proxy.refuse(true);
+    proxy.cut_all();
+    // The attempts of the outage fail, each after a command timeout.
+    let start = Instant::now();
+    eventually("it asks in vain", ms(10_000), || start.elapsed() > ms(900)).await;
+    assert_eq!(first.stats().waiting, 1);
+    proxy.refuse(false);
+    let queue = two.lock(0).queue().await.expect("asked");
+    assert_eq!(queue.len(), 2, "{queue:?}");
+    assert_eq!(queue[0].owner, field, "{queue:?}");
+    held.unlock().await.expect("held");
+    let guard = waiting.await.expect("no panic").expect("its turn");
+    assert!(!second.is_finished());
+    guard.unlock().await.expect("held");
+    let next = second.await.expect("no panic").expect("its turn");
+    next.unlock().await.expect("held");
+    first.close(ms(100)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn the_queue_is_shown_in_its_order() {
+    let mut two = Two::new().await;
+    assert_eq!(two.lock(0).queue().await.expect("asked"), []);
+    let held = two.held().await;
+    assert_eq!(two.lock(0).queue().await.expect("asked"), []);
+    let waiters = [two.waits(0, 1).await, two.waits(1, 2).await];
+    let queue = two.lock(0).queue().await.expect("asked");
+    for (waiting, client) in queue.iter().zip(&two.clients) {
+        assert!(waiting.owner.starts_with(client.id()), "{queue:?}");
+        let left = waiting.place_left.expect("it ends");
+        assert!(left > Duration::from_secs(290), "{queue:?}");
+    }
+    assert_eq!(queue.len(), 2);
+    two.control.run(&["ZREM", TIMEOUTS, &queue[1].owner]);
+    two.control.run(&["ZADD", TIMEOUTS, "1", &queue[0].owner]);
+    let queue = two.lock(0).queue().await.expect("asked");
+    let left: Vec<_> = queue.iter().map(|waiting| waiting.place_left).collect();
+    assert_eq!(left, [Some(Duration::ZERO), None]);
+    let plain = two.clients[0].lock("plain");
+    assert_eq!(plain.queue().await.expect("no queue"), []);
+    two.control.run(&["SET", "fair-no-lock", "text"]);
+    let wrong = two.clients[0].fair_lock("fair-no-lock").queue().await;
+    assert!(matches!(wrong, Err(Error::NotALock { .. })), "{wrong:?}");
+    two.control.run(&["DEL", "fair-no-lock"]);
+    for waiter in waiters {
+        waiter.abort();
+    }
+    held.unlock().await.expect("held");
+    two.finish().await;
+}
+
+/// The calls of one owner have one place, which stays while one of them waits.
+#[tokio::test]
+async fn calls_of_one_owner_share_its_place() {
+    let mut two = Two::new().await;
+    let held = two.held().await;
+    let owner = two.clients[1].owner();
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        let lock = two.lock(1).owned_by(&owner);
+        calls.push(tokio::spawn(async move { lock.lock().await }));
+        two.queued(1).await;
+    }
+    let behind = two.waits(0, 2).await;
+    for call in calls.drain(..2) {
+        call.abort();
+    }
+    two.queued(2).await;
+    held.unlock().await.expect("held");
+    let call = calls.pop().expect("one is left");
+    let guard = call.await.expect("no panic").expect("its turn");
+    assert!(!behind.is_finished());
+    guard.unlock().await.expect("held");
+    let next = behind.await.expect("no panic").expect("its turn");
+    next.unlock().await.expect("held");
+    two.finish().await;
+}
+
+/// An owner that is told of its turn and not polled gives it up after two command timeouts.
+#[tokio::test]
+async fn a_turn_of_a_call_that_is_not_polled_goes_to_the_next() {
+    let mut two = Two::new().await;
+    let impatient = |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(200));
+    let client = two.server.client_with(impatient).await;
+    let held = two.held().await;
+    let lock = client.fair_lock("fair");
+    let mut unpolled = Box::pin(lock.lock());
+    let polled = tokio::time::timeout(ms(500), unpolled.as_mut()).await;
+    assert!(polled.is_err(), "it is held");
+    two.queued(1).await;
+    let next = two.waits(1, 2).await;
+    let start = Instant::now();
+    held.unlock().await.expect("held");
+    let guard = next.await.expect("no panic").expect("its turn");
+    let took = start.elapsed();
+    assert!(took < ms(1_500) + stalls(start), "{took:?}");
+    let lost = tokio::time::timeout(ms(100), unpolled.as_mut()).await;
+    assert!(lost.is_err(), "it queues again");
+    two.queued(1).await;
+    guard.unlock().await.expect("held");
+    let guard = unpolled.await.expect("its turn");
+    guard.unlock().await.expect("held");
+    client.close(ms(100)).await;
     two.finish().await;
 }

@@ -39,11 +39,8 @@ impl State {
             }
         };
         match kind {
-            LockKind::Plain | LockKind::Spin | LockKind::Fenced => {
-                control.run(&["HSET", "k", holder, "1"])
-            }
             LockKind::String => control.run(&["SET", "k", holder]),
-            _ => unreachable!("a kind without a holder: {kind}"),
+            _ => control.run(&["HSET", "k", holder, "1"]),
         };
         control.run(&["PEXPIRE", "k", "20000"]);
     }

@@ -3,7 +3,7 @@
 //! kind: random calls, once against twice.
 
 use redisson_lock::LockKind;
-use test_support::kinds::{KINDS, STRING, Scripts, scripts, token_key};
+use test_support::kinds::{HANDED_OVER, STRING, Scripts, scripts, token_key};
 use test_support::{Control, Rolls, Server, test};
 
 /// What stands under the key before a script runs.
@@ -481,7 +481,8 @@ fn of_twenty_thousand_random_calls_of_each_kind_a_second_copy_changes_nothing() 
     const AT_ONCE: usize = 100;
     let server = Server::start();
     let mut control = server.control();
-    for kind in KINDS {
+    // Those of fair locks are in `fair_scripts.rs`.
+    for kind in HANDED_OVER {
         let mut rolls = Rolls(0x9E37_79B9_7F4A_7C15 + kind as u64);
         let (mut taken, mut last_token) = (0, 0);
         for batch in 0..CALLS / AT_ONCE {

@@ -129,8 +129,8 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
             .expect("free");
         cluster.begin_to_move(slot(&stays), 0, 1);
         let new = client.lock_of(kind, comes.clone());
-        if kind == LockKind::Fenced {
-            // Its two keys would be made at the target, which refuses a call with several that are not there.
+        if [LockKind::Fenced, LockKind::Fair].contains(&kind) {
+            // Its keys would be made at the target, which refuses a call with several that are not there.
             let refused = new.try_lock().await.expect_err("refused");
             assert!(refused.is_retryable(), "{refused:?}");
             cluster.move_keys(slot(&stays), 0, 1);

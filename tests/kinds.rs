@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
-use test_support::kinds::{KINDS, NESTED, holder, rob};
+use test_support::kinds::{HANDED_OVER, KINDS, NESTED, holder, rob};
 use test_support::{ACQUIRE, Control, Monitor, TestServer, eventually, ms, tokio, within};
 
 /// A server, and two clients of it.
@@ -284,7 +284,9 @@ async fn sections_of_tasks_and_clients_never_overlap_and_a_hand_over_is_one_call
         }
         assert_eq!(sections.load(Ordering::SeqCst), 320, "{kind}");
         let passes = two.one.stats().passes_total + two.other.stats().passes_total;
-        assert!(passes > 100, "{kind}: {passes}");
+        // A fair lock is not handed over.
+        let is_handed_over = HANDED_OVER.contains(&kind);
+        assert_eq!(passes > 100, is_handed_over, "{kind}: {passes}");
         two.finish().await;
     }
 }

@@ -31,14 +31,20 @@ fn besides(nth: usize) -> Vec<&'static str> {
 
 const OF_TOKENS: usize = 1;
 const OF_IDS: usize = 2;
+const OF_QUEUES: usize = 3;
 
 /// The words that make the user of locks of this kind.
 fn recipe(kind: LockKind) -> Vec<&'static str> {
     match kind {
         LockKind::Plain => block(0),
-        LockKind::Spin => block(3),
+        LockKind::Spin => block(4),
         LockKind::Fenced => [block(0), besides(OF_TOKENS)].concat(),
-        LockKind::String => block(4),
+        LockKind::String => block(5),
+        LockKind::Fair => {
+            let mut words = [block(0), besides(OF_QUEUES)].concat();
+            words.retain(|word| *word != "+hdel");
+            words
+        }
         _ => unreachable!("a kind without a recipe: {kind}"),
     }
 }
@@ -74,11 +80,12 @@ fn said<T>(result: &Result<T, Error>) -> String {
 }
 
 /// Besides connecting.
-const CALLS: [&str; 9] = [
+const CALLS: [&str; 10] = [
     "lock",
     "lock again",
     "wait",
     "inspect",
+    "queue",
     "extend",
     "unlock one",
     "unlock",
@@ -91,7 +98,8 @@ fn calls(kind: LockKind) -> impl Iterator<Item = &'static str> {
     let nests = NESTED.contains(&kind);
     let nested = ["lock again", "unlock one"];
     let calls = CALLS.into_iter();
-    calls.filter(move |call| nests || !nested.contains(call))
+    let calls = calls.filter(move |call| nests || !nested.contains(call));
+    calls.filter(move |call| kind == LockKind::Fair || *call != "queue")
 }
 
 /// Has the server learn every script, so that no call but the first of a new server sends its text.
@@ -99,6 +107,7 @@ async fn teach(lock: &Lock) {
     let held = lock.lease(ms(10_000)).lock().await.expect("free");
     held.extend(ms(20_000)).await.expect("held");
     lock.inspect().await.expect("answered");
+    lock.queue().await.expect("answered");
     assert!(lock.force_unlock().await.expect("answered"));
     drop(held);
     lock.lock()
@@ -164,6 +173,13 @@ async fn call_without(
             let _held = lock.lock().await.expect("free");
             take_away();
             let said = said(&lock.inspect().await);
+            release_all();
+            said
+        }
+        "queue" => {
+            let _held = lock.lock().await.expect("free");
+            take_away();
+            let said = said(&lock.queue().await);
             release_all();
             said
         }
@@ -304,6 +320,106 @@ const OF_STRING: [(&str, &[&str]); 18] = [
     ("~lock:*", &CALLS),
 ];
 
+/// Those of a fair lock that name the keys of the queue too.
+const OF_QUEUE: [&str; 8] = [
+    "lock",
+    "lock again",
+    "wait",
+    "queue",
+    "unlock one",
+    "unlock",
+    "force_unlock",
+    "new server",
+];
+
+const JOINS: &[&str] = &["wait"];
+const ATTEMPTS: &[&str] = &["lock", "wait", "new server"];
+const LOOKS_AT_THE_FIRST: &[&str] = &["lock", "wait", "unlock", "force_unlock", "new server"];
+
+/// Of a fair lock with an empty queue.
+const OF_FAIR: [(&str, &[&str]); 36] = [
+    ("+evalsha", &CALLS),
+    ("+eval", &["new server"]),
+    (
+        "+hget",
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "queue",
+            "unlock one",
+            "unlock",
+            "force_unlock",
+            "new server",
+        ],
+    ),
+    (
+        "+hincrby",
+        &["lock", "lock again", "unlock one", "new server"],
+    ),
+    ("+hlen", &["wait", "inspect", "queue", "force_unlock"]),
+    ("+hkeys", &["wait", "inspect", "queue", "force_unlock"]),
+    ("+hexists", &["extend", "force_unlock"]),
+    ("+exists", &[]),
+    (
+        "+pttl",
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "queue",
+            "extend",
+            "unlock one",
+            "force_unlock",
+            "new server",
+        ],
+    ),
+    (
+        "+pexpire",
+        &["lock", "lock again", "extend", "unlock one", "new server"],
+    ),
+    ("+del", &["unlock", "force_unlock"]),
+    // The next owner is told: there is none.
+    ("+publish", &[]),
+    (
+        "+time",
+        &[
+            "lock",
+            "wait",
+            "queue",
+            "unlock one",
+            "unlock",
+            "force_unlock",
+            "new server",
+        ],
+    ),
+    ("+subscribe", &["wait"]),
+    ("+unsubscribe", &[]),
+    ("+ping", &["wait"]),
+    ("+client|id", &[]),
+    ("+client|info", &["connect"]),
+    ("+client|kill", &["connect"]),
+    ("+hello", &[]),
+    ("+auth", &[]),
+    ("+select", &["connect"]),
+    ("+info", &[]),
+    ("~lock:*", &CALLS),
+    ("&redisson_lock__channel:{lock:*", &["wait"]),
+    ("+lindex", LOOKS_AT_THE_FIRST),
+    ("+lpos", ATTEMPTS),
+    ("+lrange", &["wait", "queue"]),
+    ("+lrem", JOINS),
+    ("+rpush", JOINS),
+    ("+zscore", ATTEMPTS),
+    ("+zrange", JOINS),
+    ("+zadd", JOINS),
+    ("+zrem", JOINS),
+    ("~redisson_lock_queue:{lock:*", &OF_QUEUE),
+    ("~redisson_lock_timeout:{lock:*", &OF_QUEUE),
+];
+
 fn needed_by(kind: LockKind) -> Vec<(&'static str, &'static [&'static str])> {
     match kind {
         LockKind::Plain => OF_PLAIN.to_vec(),
@@ -321,6 +437,7 @@ fn needed_by(kind: LockKind) -> Vec<(&'static str, &'static [&'static str])> {
         }
         LockKind::Fenced => [&OF_PLAIN[..], &OF_FENCED].concat(),
         LockKind::String => OF_STRING.to_vec(),
+        LockKind::Fair => OF_FAIR.to_vec(),
         _ => unreachable!("a kind without its rights: {kind}"),
     }
 }
@@ -340,7 +457,13 @@ fn named(kind: LockKind, right: &str, call: &str) -> String {
         {
             format!("~{name} ~redisson_lock_token:{{{name}}}")
         }
-        right => checked(right, &name),
+        // It looks at the holder first.
+        "~lock:*" if call == "force_unlock" => format!("~{name}"),
+        right if right.starts_with('~') && kind == LockKind::Fair && OF_QUEUE.contains(&call) => {
+            let [queue, places] = ["queue", "timeout"].map(|what| format!("~redisson_lock_{what}"));
+            format!("~{name} {queue}:{{{name}}} {places}:{{{name}}}")
+        }
+        right => checked(kind, right, &name),
     }
 }
 
@@ -400,6 +523,11 @@ async fn each_right_of_the_recipe_of_fenced_locks_is_named() {
 }
 
 #[tokio::test]
+async fn each_right_of_the_recipe_of_fair_locks_is_named() {
+    each_right_is_named_by_every_call_that_needs_it(LockKind::Fair).await;
+}
+
+#[tokio::test]
 async fn each_right_of_the_recipe_of_string_locks_is_named() {
     each_right_is_named_by_every_call_that_needs_it(LockKind::String).await;
 }
@@ -447,10 +575,16 @@ async fn a_write_with_an_id_names_each_right_of_the_recipe_of_ids() {
 const ALWAYS: [&str; 2] = ["+hello", "+auth"];
 
 /// How `check` has to name a right of the recipe.
-fn checked(right: &str, name: &str) -> String {
+fn checked(kind: LockKind, right: &str, name: &str) -> String {
     match right {
         "~redisson_lock_token:{lock:*" => format!("~redisson_lock_token:{{{name}}}"),
+        "~redisson_lock_queue:{lock:*" => format!("~redisson_lock_queue:{{{name}}}"),
+        "~redisson_lock_timeout:{lock:*" => format!("~redisson_lock_timeout:{{{name}}}"),
         right if right.starts_with('~') => format!("~{name}"),
+        // Owners of a fair lock have channels of their own.
+        right if right.starts_with('&') && kind == LockKind::Fair => {
+            format!("&redisson_lock__channel:{{{name}}}:*")
+        }
         right if right.starts_with('&') => format!("&redisson_lock__channel:{{{name}}}"),
         right => right.to_owned(),
     }
@@ -483,7 +617,7 @@ async fn a_check_names_every_missing_right_and_changes_nothing() {
             let expected = match missing {
                 "" => vec![],
                 missing if ALWAYS.contains(&missing) => vec![],
-                missing => vec![checked(missing, &name)],
+                missing => vec![checked(kind, missing, &name)],
             };
             if said != expected {
                 wrong.push(format!("{kind} without {missing:?}, held {held}: {said:?}"));
@@ -585,7 +719,10 @@ async fn a_check_names_all_of_the_recipe_that_is_missing_in_one_run() {
         }
         control.run(&words);
         let mut said = client.check(&name).await.expect("answered");
-        let mut expected: Vec<_> = missing.iter().map(|right| checked(right, &name)).collect();
+        let mut expected: Vec<_> = missing
+            .iter()
+            .map(|right| checked(LockKind::Plain, right, &name))
+            .collect();
         said.sort();
         expected.sort();
         assert_eq!(said, expected, "{missing:?}");

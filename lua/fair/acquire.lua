@@ -23,7 +23,8 @@
 local lock, owner, target, lease_ms, wait_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local queues, channel, way = ARGV[5] == '1', ARGV[6], ARGV[7] or 'publish'
 
-local left, count = redis.call('pttl', lock), redis.call('hget', lock, owner)
+local left = redis.call('pttl', lock)
+local count = redis.call('hget', lock, owner)
 if count then
   if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
   -- The lease is written first, as in acquire.lua.
@@ -57,7 +58,8 @@ end
 if left == -2 and #ended > 0 then tell(head, channel, way) end
 local due = place > -1 and (queues or not own) and math.max(own or 0, now + wait_ms * (place + 1))
 if joins then
-  local tail = head and redis.call('zscore', timeouts, redis.call('lindex', queue, -1)) or 0
+  local last = redis.call('lindex', queue, -1)
+  local tail = head and redis.call('zscore', timeouts, last) or 0
   place = redis.call('rpush', queue, owner) - 1 - #ended
   -- At least what a second copy of this call prolongs it to.
   due = math.max(tail, now + math.max(left, wait_ms * place)) + wait_ms

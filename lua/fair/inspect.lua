@@ -15,7 +15,8 @@
 local lock, queue, timeouts = KEYS[1], KEYS[2], KEYS[3]
 
 local holder, count, waiting = false, '0', {}
-local fields, members = redis.call('hlen', lock), redis.call('lrange', queue, 0, -1)
+local fields = redis.call('hlen', lock)
+local members = redis.call('lrange', queue, 0, -1)
 if fields > 1 then return {-3, 'a hash of another kind'} end
 if fields == 0 and #members == 0 then return nil end
 if fields == 1 then

@@ -30,7 +30,8 @@ local free = count and not stays or not count and redis.call('exists', lock) == 
 
 local now, ended, head = clock(), {}, false
 if free then ended, head = front(now, nil, waits) end
-local leaves = waits[owner] and (redis.call('zscore', timeouts, owner) or redis.call('lpos', queue, owner))
+local leaves = waits[owner] and redis.call('zscore', timeouts, owner)
+if waits[owner] and not leaves then leaves = redis.call('lpos', queue, owner) end
 if leaves or #ended > 0 then may_change() end
 
 local heard = 0

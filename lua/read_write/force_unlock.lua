@@ -18,7 +18,9 @@ local lock, limit, channel, way = KEYS[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
 local time = redis.call('time')
 if limit > 0 and time[1] * 1000 + time[2] / 1000 > limit then return -1 end
-local mode, left, fields = redis.call('hget', lock, 'mode'), redis.call('pttl', lock), redis.call('hgetall', lock)
+local mode = redis.call('hget', lock, 'mode')
+local left = redis.call('pttl', lock)
+local fields = redis.call('hgetall', lock)
 if mode ~= 'read' and mode ~= 'write' then return 0 end
 local named, found, keys, longest, writes = {[ARGV[1]] = true}, {}, {}, -2, false
 for n = 5, #ARGV do named[ARGV[n]] = true end

@@ -13,7 +13,9 @@
 
 local lock = KEYS[1]
 
-local mode, left, fields = redis.call('hget', lock, 'mode'), redis.call('pttl', lock), redis.call('hgetall', lock)
+local mode = redis.call('hget', lock, 'mode')
+local left = redis.call('pttl', lock)
+local fields = redis.call('hgetall', lock)
 if left == -2 then return nil end
 if mode ~= 'read' and mode ~= 'write' then return {-3, 'a hash of another kind'} end
 local base, first, holders = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}', nil, {}

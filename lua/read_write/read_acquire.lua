@@ -17,7 +17,8 @@
 local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix = string.sub(first, 1, -2)
 
-local mode, left = redis.call('hget', lock, 'mode'), redis.call('pttl', lock)
+local mode = redis.call('hget', lock, 'mode')
+local left = redis.call('pttl', lock)
 if left ~= -2 and mode ~= 'read' and mode ~= 'write' then return {-3, 'a hash of another kind'} end
 local count = redis.call('hget', lock, owner)
 if count and (not string.find(count, '^%d+$') or #count > 5) then return {-3, 'a non-numeric hold count'} end

@@ -19,7 +19,9 @@ local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber
 local channel, way = ARGV[4], ARGV[5] or 'publish'
 local prefix, base = string.sub(first, 1, -2), string.sub(first, 1, -#owner - #':rwlock_timeout:1' - 1)
 
-local mode, left, count = redis.call('hget', lock, 'mode'), redis.call('pttl', lock), redis.call('hget', lock, owner)
+local mode = redis.call('hget', lock, 'mode')
+local left = redis.call('pttl', lock)
+local count = redis.call('hget', lock, owner)
 if left == -2 then return 0 end
 if mode ~= 'read' and mode ~= 'write' then return -3 end
 if not count then return -1 end
@@ -61,7 +63,8 @@ if target > 0 then
   for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
   -- The last of the own keys covers what is promised.
   local last = prefix .. target
-  if redis.call('pttl', last) < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
+  local ttl = redis.call('pttl', last)
+  if ttl < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
   redis.call('hset', lock, owner, target)
 elseif mode == 'write' or longest > 0 then
   redis.call('hdel', lock, owner)

@@ -36,7 +36,8 @@ for n = 1, #KEYS / 2 do
       redis.call('hdel', lock, '')
       redis.call('set', first, '1', 'xx', 'keepttl')
     end
-    if lease_ms > 0 and redis.call('pttl', lock) < lease_ms then redis.call('pexpire', lock, lease_ms) end
+    local left = redis.call('pttl', lock)
+    if lease_ms > 0 and left < lease_ms then redis.call('pexpire', lock, lease_ms) end
     for _, key in ipairs(short) do redis.call('pexpire', key, lease_ms) end
     for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
     answers[n] = 1

@@ -14,7 +14,8 @@
 
 local lock, field, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
-local mode, left = redis.call('hget', lock, 'mode'), redis.call('pttl', lock)
+local mode = redis.call('hget', lock, 'mode')
+local left = redis.call('pttl', lock)
 if left ~= -2 and mode ~= 'read' and mode ~= 'write' then return {-3, 'a hash of another kind'} end
 local count = redis.call('hget', lock, field)
 if count then

@@ -17,7 +17,8 @@
 
 local lock, field, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
-local mode, count = redis.call('hget', lock, 'mode'), redis.call('hget', lock, field)
+local mode = redis.call('hget', lock, 'mode')
+local count = redis.call('hget', lock, field)
 if not mode then return -3 * redis.call('exists', lock) end
 if not count then return -1 end
 if target ~= '0' then

@@ -108,6 +108,11 @@ impl LockClient {
         self.lock_of(LockKind::String, name)
     }
 
+    /// A fair lock; see the async [`fair_lock`](crate::LockClient::fair_lock).
+    pub fn fair_lock(&self, name: impl Into<String>) -> Lock {
+        self.lock_of(LockKind::Fair, name)
+    }
+
     /// A lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).
     pub fn lock_of(&self, kind: LockKind, name: impl Into<String>) -> Lock {
         let lock = self.running.client.lock_of(kind, name);

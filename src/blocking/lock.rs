@@ -8,7 +8,7 @@ use super::guard::LockGuard;
 use super::own_runtime::Running;
 use crate::error::Error;
 use crate::kind::{LockKind, Unfenced};
-use crate::lock::{Holder, Lock as AsyncLock};
+use crate::lock::{Holder, Lock as AsyncLock, QueuedOwner};
 use crate::owner::Owner;
 use crate::runtime::{InSpan, span};
 use crate::try_lock::TryLock;
@@ -232,6 +232,11 @@ impl<K> Lock<K> {
     /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
     pub fn check(&self) -> Result<Vec<String>, Error> {
         self.wait(self.of_caller().check())
+    }
+
+    /// The owners that wait for a fair lock; see the async [`queue`](crate::Lock::queue).
+    pub fn queue(&self) -> Result<Vec<QueuedOwner>, Error> {
+        self.wait(self.of_caller().queue())
     }
 
     /// The holder of the lock; see the async [`inspect`](crate::Lock::inspect).

@@ -29,6 +29,8 @@ struct Settings {
     max_hold: Option<Duration>,
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
+    #[serde(with = "humantime_serde")]
+    fair_wait: Duration,
     #[serde(serialize_with = "is_on", deserialize_with = "by_switch")]
     handoff: HandOff,
     #[serde(with = "humantime_serde")]

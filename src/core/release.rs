@@ -61,6 +61,8 @@ pub enum ReleaseStep {
         give_up_at: Time,
         /// Callers wait for its outcome, since then.
         awaited: Option<Time>,
+        /// All that is to be done is to leave the server's queue.
+        leaves: bool,
     },
     /// Redis has the count, or the release has ended before.
     Done,
@@ -397,6 +399,7 @@ impl OwnerState {
             field: Arc::clone(&self.field),
             give_up_at,
             awaited: self.is_awaited().then_some(self.op_changed_at),
+            leaves: self.leaves(cx) && self.tenure.target() == 0 && self.unlocks.is_empty(),
         }
     }
 
@@ -416,7 +419,7 @@ impl OwnerState {
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
         // What a release that ends early leaves there ends by itself.
-        if !cx.queues {
+        if self.leaves(cx) {
             self.tenure.place = Place::None;
         }
         self.op = Op::Idle;

@@ -205,6 +205,12 @@ pub(crate) fn pattern_of(text: &str) -> String {
     pattern
 }
 
+/// The permission for a lock's channel; for a fair lock, whose owners have channels of their own, for those of all owners.
+pub(crate) fn missing_channel(channel: &str, is_of_each_owner: bool) -> String {
+    let owners = if is_of_each_owner { ":*" } else { "" };
+    format!("&{}{owners}", pattern_of(channel))
+}
+
 static KINDS: [(&str, RefusalKind); 23] = [
     ("READONLY", Known(ReadOnly)),
     ("OOM", Known(OutOfMemory)),

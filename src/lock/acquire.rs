@@ -53,6 +53,7 @@ impl<K> Lock<K> {
             let mut context = AcquireContext {
                 retries: None,
                 confirming: self.confirming()?,
+                waiter: None,
             };
             loop {
                 let failed = match acquire(&entry, &owner, &terms, wait, &mut context).await {
@@ -140,6 +141,8 @@ pub(crate) struct AcquireContext {
     retries: Option<Box<Retries>>,
     /// Boxed: nearly no call asks.
     confirming: Option<Box<ReplicaCheck>>,
+    /// Of a fair lock, after an attempt that failed: it keeps the place in the server's queue.
+    waiter: Option<Box<Waiter>>,
 }
 
 impl AcquireContext {
@@ -168,18 +171,36 @@ pub(crate) async fn acquire(
     wait: Wait,
     context: &mut AcquireContext,
 ) -> Result<TryLock<Taken>, Error> {
-    let shared = entry.shared();
-    let deadline = wait.deadline();
     context.prepare(entry).await?;
     // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
-    let mut waiter = Waiter::new(entry, owner, *terms, wait);
+    let mut waiter = match context.waiter.take() {
+        Some(kept) => *kept,
+        None => Waiter::new(entry, owner, *terms, wait),
+    };
+    let acquired = attempts(&mut waiter, owner, wait, context).await;
+    if acquired.is_err() && entry.name.kind().has_queue() {
+        context.waiter = Some(Box::new(waiter));
+    }
+    acquired
+}
+
+/// Attempts until the call has the lock, its time is over, or an attempt fails.
+async fn attempts(
+    waiter: &mut Waiter,
+    owner: &Owner,
+    wait: Wait,
+    context: &mut AcquireContext,
+) -> Result<TryLock<Taken>, Error> {
+    let entry = &Arc::clone(waiter.entry());
+    let shared = entry.shared();
+    let deadline = wait.deadline();
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut context.confirming {
             None => waiter.next(deadline).await?,
-            Some(confirming) => Box::pin(confirming.next(&mut waiter, deadline)).await?,
+            Some(confirming) => Box::pin(confirming.next(waiter, deadline)).await?,
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
@@ -213,6 +234,9 @@ pub(crate) async fn acquire(
                 left.into_iter().chain(most).min()
             }
         };
+        if entry.name.kind().has_queue() {
+            waking.listen_only_to(&waiter.channel());
+        }
         match waking.longest_wait(shared, entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
@@ -223,7 +247,7 @@ pub(crate) async fn acquire(
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to no listener.
                 shared.totals.count(Total::Contended, 1);
-                let subscribed = Box::pin(subscribe(entry, &waiter, deadline)).await?;
+                let subscribed = Box::pin(subscribe(entry, waiter, deadline)).await?;
                 if let Subscribed::Confirmed(confirmed) = subscribed {
                     waking.subscription = Some(Box::new(confirmed));
                 }
@@ -248,6 +272,12 @@ impl Waking {
     fn version(&self) -> u64 {
         let subscription = self.subscription.as_deref();
         subscription.map_or(0, Subscription::version)
+    }
+
+    /// An owner whose field has changed hears another channel.
+    fn listen_only_to(&mut self, channel: &str) {
+        let subscription = self.subscription.take();
+        self.subscription = subscription.filter(|subscription| subscription.is_of(channel));
     }
 
     fn listening(&self) -> Option<&Subscription> {
@@ -393,11 +423,16 @@ impl AcquirePermit {
         stale: bool,
         error: CallError,
     ) -> Result<Attempt, Error> {
-        let asks_again = stale || self.has_a_used_field(owner);
+        let is_used = self.has_a_used_field(owner);
+        let asks_again = stale || is_used;
         self.untaken(match error.maybe_executed {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,
         });
+        if is_used {
+            self.entry
+                .step(|core, now, out| core.leave_field(now, owner.id(), out));
+        }
         match asks_again {
             true => Ok(Attempt::TakenOver),
             false => Err(error.error),

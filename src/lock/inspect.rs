@@ -137,6 +137,50 @@ impl<K> Lock<K> {
         self.holder(true).await
     }
 
+    /// The owners that wait for a fair lock, in Rust or Java, the next one first. Empty for locks of other kinds, whose
+    /// waiters the server does not know. Asks Redis.
+    ///
+    /// # Errors
+    ///
+    /// As a failed attempt of [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// for waiting in client.fair_lock("checkout").queue().await? {
+    ///     println!("{} waits", waiting.owner);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn queue(&self) -> Result<Vec<QueuedOwner>, Error> {
+        let shared = self.client.shared();
+        let reading = async {
+            let name = self.valid_name()?;
+            if shared.is_closed() {
+                return Err(Error::Closed);
+            }
+            let call = || script::inspect_queue(&name);
+            if call().is_none() {
+                return Ok(Vec::new());
+            }
+            let doing = Operation::Inspecting;
+            let answer = script::call(self.route(&name), doing, shared.retry(), call).await;
+            let queue = answer.map_err(|failed| failed.error)?.value;
+            let queue = queue.map_err(|found| Error::not_a_lock(name.key(), &found))?;
+            let shown = |(owner, left): script::Queued| QueuedOwner {
+                owner,
+                place_left: left.map(|left| Duration::from_millis(left.max(0).unsigned_abs())),
+            };
+            Ok(queue.into_iter().map(shown).collect())
+        };
+        shared.on_client_runtime(pin!(reading)).await
+    }
+
     async fn holder(&self, with_token: bool) -> Result<Option<Holder>, Error> {
         let shared = self.client.shared();
         shared
@@ -241,6 +285,27 @@ impl<K> Lock<K> {
             Inspected::Held { .. } | Inspected::Free => Ok(answer),
         }
     }
+}
+
+/// An owner that waits for a fair lock, as stored in Redis.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::Lock) -> Result<(), redisson_lock::Error> {
+/// let next: Option<redisson_lock::QueuedOwner> = lock.queue().await?.into_iter().next();
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct QueuedOwner {
+    /// The owner's field, as [`Holder::owner`].
+    pub owner: String,
+    /// After which time its place ends by itself, by the server's clock. Zero: it has ended, and the next call of any client
+    /// removes it. `None`: Redis has no end for it, and the next call gives it one.
+    #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
+    pub place_left: Option<Duration>,
 }
 
 /// The holder of a lock, as stored in Redis.

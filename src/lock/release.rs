@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
+use super::leave::leave;
 use crate::core::{
     Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
     Total,
@@ -275,6 +276,7 @@ impl ReleaseJob {
                 field,
                 give_up_at,
                 awaited,
+                leaves,
             } = step
             else {
                 self.open = false;
@@ -287,10 +289,9 @@ impl ReleaseJob {
             if let Some(problem) = problem.filter(|_| is_over) {
                 return self.give_up(&field, problem);
             }
-            // A release that a caller waits for does not queue with the others.
+            // A release that a caller waits for does not queue with the others, and leaves with none.
             let permit = match awaited {
-                Some(_) => None,
-                None => match self.place(give_up_at).await {
+                None if !leaves => match self.place(give_up_at).await {
                     Wait::Done(permit) => permit,
                     Wait::Joined => continue,
                     Wait::TooLate => {
@@ -298,9 +299,9 @@ impl ReleaseJob {
                         continue;
                     }
                 },
+                _ => None,
             };
-            let (doing, retry) = how_to_send(shared, awaited);
-            let answer = send(&entry, (owner, id), &field, doing, retry).await;
+            let answer = self.send(&field, awaited, leaves).await;
             drop(permit);
             let CallError {
                 error,
@@ -331,6 +332,21 @@ impl ReleaseJob {
                 .await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+
+    /// One call. The count that it said is returned with the answer.
+    async fn send(
+        &self,
+        field: &Arc<str>,
+        awaited: Option<Time>,
+        leaves: bool,
+    ) -> Result<(ReleaseAnswer, u32), CallError> {
+        let (entry, owner, id) = (&self.entry, self.owner, self.id);
+        if leaves && let Some(left) = Box::pin(leave(entry, owner, id)).await {
+            return left.map(|answer| (answer, 0));
+        }
+        let (doing, retry) = how_to_send(entry.shared(), awaited);
+        send(entry, (owner, id), field, doing, retry).await
     }
 
     async fn place(&self, limit: Instant) -> Wait<Option<OwnedSemaphorePermit>> {

@@ -5,8 +5,9 @@ use std::sync::{Arc, Weak};
 use tokio::time::Instant;
 
 use super::waiter::Waiter;
+use crate::core::{OwnerKey, ThreadId};
 use crate::entry::Entry;
-use crate::error::{Cause, Error, Operation, pattern_of};
+use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::runtime::sleep_until;
 use crate::wait::{Hears, Subscription, UNCONFIRMED};
 
@@ -19,8 +20,9 @@ pub(super) enum Subscribed {
 }
 
 impl Hears for Entry {
-    fn note_change(self: Arc<Self>) {
-        self.step(|core, now, out| core.note_change(now, None, out));
+    fn note_change(self: Arc<Self>, told: Option<i64>) {
+        let told = told.map(|thread| OwnerKey::only(ThreadId(thread)));
+        self.step(|core, now, out| core.note_change(now, told, out));
     }
 }
 
@@ -34,7 +36,8 @@ pub(super) async fn subscribe(
     let timeout = Instant::now() + shared.command_timeout();
     let subscription = shared.channels.subscribe(&waiter.channel());
     let hearer: Weak<dyn Hears> = Arc::<Entry>::downgrade(entry);
-    subscription.report_to(&hearer);
+    let told = entry.name.kind().has_queue().then(|| waiter.thread());
+    subscription.report_to(&hearer, told);
     tokio::select! {
         biased;
         confirmed = confirmed(entry, &subscription) => confirmed?,
@@ -66,6 +69,7 @@ fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
 }
 
 fn not_subscribed(entry: &Entry, cause: Box<Cause>) -> Error {
-    let permission = format!("&{}", pattern_of(entry.name.channel()));
+    let name = &entry.name;
+    let permission = missing_channel(name.channel(), name.kind().has_queue());
     Error::of_connection(Operation::Subscribing, &permission, cause)
 }

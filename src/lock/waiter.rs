@@ -49,6 +49,10 @@ impl Waiter {
         &self.entry
     }
 
+    pub(super) fn thread(&self) -> i64 {
+        self.owner.id().thread.0
+    }
+
     /// The channel on which it hears that the lock may be free for it.
     pub(super) fn channel(&self) -> Arc<str> {
         let name = &self.entry.name;

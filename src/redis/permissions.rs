@@ -14,7 +14,7 @@ use super::connection::{Connection, Task};
 use super::fence;
 use super::settings::{Kind, Settings};
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
-use crate::error::{Denied, Error, Operation, RefusalKind, pattern_of};
+use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
 use crate::kind::LockKind;
 use crate::wire::{Announce, LockName};
 
@@ -72,13 +72,13 @@ impl Route<'_> {
         let mut asked = Asked {
             settings: settings.for_questions(),
             lock,
+            channel: heard(lock, absent),
             commands: Vec::new(),
-            key: false,
-            token: false,
-            channel: false,
+            keys: Vec::new(),
+            is_channel_missing: false,
         };
         asked.commands(questions).await?;
-        let channel = || vec![Arc::clone(lock.channel())];
+        let channel = || vec![heard(lock, absent)];
         if classic {
             let unsubscribe = Change::Unsubscribe(channel());
             asked.change("+unsubscribe", unsubscribe).await?;
@@ -136,15 +136,18 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
             needs("+get", "GET", [key()]),
             needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
         ],
-        LockKind::Plain | LockKind::Spin | LockKind::Fenced => {
+        LockKind::Plain | LockKind::Spin | LockKind::Fenced | LockKind::Fair => {
             let mut needed = vec![
                 needs("+hget", "HGET", field()),
                 needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
-                needs("+hdel", "HDEL", field()),
                 needs("+hlen", "HLEN", [key()]),
                 needs("+hkeys", "HKEYS", [key()]),
                 needs("+hexists", "HEXISTS", field()),
             ];
+            // It is not handed over.
+            if !lock.kind().has_queue() {
+                needed.push(needs("+hdel", "HDEL", field()));
+            }
             if let Some(token) = lock.token() {
                 needed.extend([
                     needs("+get", "GET", [text(token)]),
@@ -156,10 +159,9 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
                     needs("+persist", "PERSIST", [text(token)]),
                 ]);
             }
+            needed.extend(for_its_queue(lock, absent));
             needed
         }
-        #[cfg(feature = "test-util")]
-        LockKind::Fair => Vec::new(),
     };
     let of_all = [
         needs(
@@ -185,11 +187,50 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
     of_all.into_iter().chain(by_kind).collect()
 }
 
+/// What only the scripts of fair locks call.
+fn for_its_queue(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+    let Some([queue, places]) = lock.queue() else {
+        return Vec::new();
+    };
+    let (queue, places, owner) = (|| text(queue), || text(places), || text(absent));
+    let number = || Arg::Fixed("x");
+    let appends = [Arg::Fixed(APPENDS), Arg::Number(1), queue(), owner()];
+    vec![
+        needs("+lindex", "LINDEX", [queue(), number()]),
+        needs("+lpos", "LPOS", [queue(), owner()]),
+        needs("+lrange", "LRANGE", [queue(), number(), number()]),
+        needs("+lrem", "LREM", [queue(), number(), owner()]),
+        needs("+rpush", "EVAL", appends),
+        needs("+zscore", "ZSCORE", [places(), owner()]),
+        needs("+zrange", "ZRANGE", [places(), number(), number()]),
+        needs("+zadd", "ZADD", [places(), number(), owner()]),
+        needs("+zrem", "ZREM", [places(), owner()]),
+    ]
+}
+
 /// INCR in a form without an effect on a holder: on the lock while it is held, which is of another type. The number of
 /// a free lock is raised, which does no harm.
 const RAISES: &str = "local held = redis.pcall('exists', KEYS[1])\n\
     if type(held) == 'table' then return held.ok end\n\
     return redis.call('incr', held == 1 and KEYS[1] or KEYS[2])";
+
+/// RPUSH in a form without an effect: what it appends is removed again, if that is permitted. Otherwise it is not asked.
+const APPENDS: &str = "local may = redis.pcall('lrem', KEYS[1], 0, ARGV[1])\n\
+    if type(may) == 'table' then return nil end\n\
+    local appended = redis.pcall('rpush', KEYS[1], ARGV[1])\n\
+    if type(appended) == 'number' then redis.call('lrem', KEYS[1], -1, ARGV[1]) end\n\
+    return appended";
+
+/// The permissions that are asked for by a script.
+const BY_SCRIPT: [&str; 2] = ["+incr", "+rpush"];
+
+/// The channel on which an owner hears of this lock.
+fn heard(lock: &LockName, owner: &Arc<str>) -> Arc<str> {
+    match lock.kind().has_queue() {
+        true => lock.channel_of(owner),
+        false => Arc::clone(lock.channel()),
+    }
+}
 
 fn text(text: &Arc<str>) -> Arg {
     Arg::Text(Arc::clone(text))
@@ -199,10 +240,10 @@ fn text(text: &Arc<str>) -> Arg {
 struct Asked<'a> {
     settings: Settings,
     lock: &'a LockName,
+    channel: Arc<str>,
     commands: Vec<&'static str>,
-    key: bool,
-    token: bool,
-    channel: bool,
+    keys: Vec<Arc<str>>,
+    is_channel_missing: bool,
 }
 
 impl Asked<'_> {
@@ -228,7 +269,7 @@ impl Asked<'_> {
     }
 
     async fn sharded_channel(&mut self) -> Result<(), Error> {
-        let channels = [Arc::clone(self.lock.channel())];
+        let channels = [Arc::clone(&self.channel)];
         let timeout = self.settings.command_timeout;
         let (connection, _task) = self.open(Role::Messages).await?;
         for answer in connection.subscribe_sharded(&channels, timeout).await {
@@ -279,18 +320,15 @@ impl Asked<'_> {
         // Any other refusal comes after the permissions.
         // A script says nothing about EVAL, and EVAL nothing about what it would have called.
         let denied = match (refusal.kind, permission) {
-            (RefusalKind::NoPermissionInScript(denied), "+incr") => denied,
-            (RefusalKind::NoPermission(denied), permission) if permission != "+incr" => denied,
+            (RefusalKind::NoPermissionInScript(denied), by) if BY_SCRIPT.contains(&by) => denied,
+            (RefusalKind::NoPermission(denied), by) if !BY_SCRIPT.contains(&by) => denied,
             _ => return Ok(()),
         };
         match (denied, permission) {
             // Not those of the lock.
             (Denied::Key, "+del") | (Denied::Channel, "+publish" | "+spublish") => {}
-            (Denied::Key, "+get" | "+incr" | "+persist") if self.lock.kind().has_token() => {
-                self.token = true;
-            }
-            (Denied::Key, _) => self.key = true,
-            (Denied::Channel, _) => self.channel = true,
+            (Denied::Key, permission) => self.note_key(permission),
+            (Denied::Channel, _) => self.is_channel_missing = true,
             (_, permission) => {
                 if !self.commands.contains(&permission) {
                     self.commands.push(permission);
@@ -300,21 +338,35 @@ impl Asked<'_> {
         Ok(())
     }
 
+    /// The key that the command with this permission is about.
+    fn note_key(&mut self, permission: &str) {
+        let [queue, places] = match self.lock.queue() {
+            Some([queue, places]) => [Some(queue), Some(places)],
+            None => [None; 2],
+        };
+        let other = match permission {
+            "+get" | "+incr" | "+persist" => self.lock.token(),
+            "+lindex" | "+lpos" | "+lrange" | "+lrem" | "+rpush" => queue,
+            "+zscore" | "+zrange" | "+zadd" | "+zrem" => places,
+            _ => None,
+        };
+        let key = other.unwrap_or_else(|| self.lock.key());
+        if !self.keys.contains(key) {
+            self.keys.push(Arc::clone(key));
+        }
+    }
+
     fn failed(&self, problem: ConnectionError) -> Error {
         problem.into_error(Operation::Inspecting, &self.settings.address)
     }
 
     fn missing(self) -> Vec<String> {
-        let key = self
-            .key
-            .then(|| format!("~{}", pattern_of(self.lock.key())));
-        let token = self.lock.token().filter(|_| self.token);
-        let token = token.map(|token| format!("~{}", pattern_of(token)));
+        let keys = self.keys.iter().map(|key| format!("~{}", pattern_of(key)));
         let channel = self
-            .channel
-            .then(|| format!("&{}", pattern_of(self.lock.channel())));
-        let commands = self.commands.into_iter().map(str::to_owned);
-        commands.chain(key).chain(token).chain(channel).collect()
+            .is_channel_missing
+            .then(|| missing_channel(self.lock.channel(), self.lock.kind().has_queue()));
+        let commands = self.commands.iter().map(|&command| command.to_owned());
+        commands.chain(keys).chain(channel).collect()
     }
 }
 
@@ -343,7 +395,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::script::{ALL, commands, of_kind};
+    use crate::script::{ALL, QUEUEING, commands, of_kind};
 
     /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
     const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
@@ -362,7 +414,9 @@ mod tests {
                 let mut questions = questions.iter();
                 questions.any(|question| question.permission == command)
             };
-            for script in scripts {
+            // A lock with a queue is not handed over.
+            let is_used = |script: &&Script| !kind.has_queue() || script.name != "pass";
+            for script in scripts.into_iter().filter(is_used) {
                 for command in commands(script.source) {
                     let command = command.as_str();
                     let elsewhere =
@@ -373,7 +427,7 @@ mod tests {
                 compared.insert(script.name);
             }
         }
-        let all = ALL.iter().map(|script| script.name);
+        let all = ALL.iter().chain(QUEUEING).map(|script| script.name);
         let all: BTreeSet<_> = all.chain(["guarded"]).collect();
         assert_eq!(compared, all, "each is of some kind");
     }

@@ -214,7 +214,7 @@ fn final_error<T>(
             let keys = match while_doing {
                 Operation::Writing => &call.keys[..],
                 // Those of many locks are too many for an error.
-                _ => &call.keys[..call.keys.len().min(2)],
+                _ => &call.keys[..call.keys.len().min(KEYS_SHOWN)],
             };
             refused(call.script, keys, source)
         }
@@ -246,6 +246,9 @@ pub(crate) fn send_error(error: SendError, while_doing: Operation) -> Error {
         }
     }
 }
+
+/// As many as a lock of any kind has.
+const KEYS_SHOWN: usize = 3;
 
 #[cfg(test)]
 mod tests {

@@ -1,19 +1,16 @@
 //! The keys of a lock's scripts, and what a call says about its owner's place in the queue of a fair lock.
 
 use std::sync::Arc;
-#[cfg(feature = "test-util")]
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use crate::redis::Arg;
-#[cfg(feature = "test-util")]
 use crate::redis::Script;
 use crate::wire::LockName;
 
 /// Those that change the queue of a fair lock begin with `queue.lua`.
-#[cfg(feature = "test-util")]
 macro_rules! queueing {
     ($($const:ident = $name:literal;)*) => {
         $(pub(super) static $const: Script = Script {
@@ -24,13 +21,15 @@ macro_rules! queueing {
             ),
             sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
         };)*
+        #[cfg(test)]
+        pub(crate) static QUEUEING: &[&Script] = &[$(&$const),*];
     };
 }
 
-#[cfg(feature = "test-util")]
 queueing! {
     FAIR_ACQUIRE = "fair/acquire";
     FAIR_RELEASE = "fair/release";
+    FAIR_LEAVE = "fair/leave";
     FAIR_FORCE_UNLOCK = "fair/force_unlock";
 }
 

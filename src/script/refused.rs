@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::error::{Cause, Denied, Error, RefusalKind, pattern_of, shorten};
+use crate::error::{Cause, Denied, Error, RefusalKind, missing_channel, pattern_of, shorten};
 use crate::redis::Script;
 use crate::wire;
 
@@ -41,7 +41,8 @@ fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
     let line = match denied {
         Denied::Channel => {
             let channel = keys.first().map(|key| wire::channel(key));
-            return format!("&{}", pattern_of(&channel.unwrap_or_default()));
+            let is_of_each_owner = script.name.starts_with("fair/");
+            return missing_channel(&channel.unwrap_or_default(), is_of_each_owner);
         }
         // The server does not say which of them.
         Denied::Key => {

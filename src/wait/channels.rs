@@ -75,12 +75,16 @@ impl Subscription {
         self.classic.iter().chain(self.sharded.as_deref())
     }
 
-    /// Has an entry hear what these parts hear.
-    pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>) {
+    pub(crate) fn is_of(&self, channel: &str) -> bool {
+        self.each().any(|part| &*part.name == channel)
+    }
+
+    /// Has an entry hear what these parts hear, and the thread id of the owner that is told by that, if it is only one.
+    pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>, told: Option<i64>) {
         for part in self.each() {
             let mut hearers = part.signal.hearers.lock();
-            hearers.retain(|known| known.strong_count() > 0 && !Weak::ptr_eq(known, hearer));
-            hearers.push(Weak::clone(hearer));
+            hearers.retain(|(known, _)| known.strong_count() > 0 && !Weak::ptr_eq(known, hearer));
+            hearers.push((Weak::clone(hearer), told));
         }
     }
 

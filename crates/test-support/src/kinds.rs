@@ -6,15 +6,29 @@ use crate::scripts::{ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH
 use crate::server::Control;
 
 /// A test in `tests/kinds.rs` compares them with those of the library.
-pub const KINDS: [LockKind; 4] = [
+pub const KINDS: [LockKind; 5] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::String,
+    LockKind::Fair,
+];
+
+/// Those that an owner may hold several times.
+pub const NESTED: [LockKind; 4] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::Fair,
+];
+
+/// Those that a client hands from one caller to the next.
+pub const HANDED_OVER: [LockKind; 4] = [
     LockKind::Plain,
     LockKind::Spin,
     LockKind::Fenced,
     LockKind::String,
 ];
-
-/// Those that an owner may hold several times.
-pub const NESTED: [LockKind; 3] = [LockKind::Plain, LockKind::Spin, LockKind::Fenced];
 
 /// The scripts of a kind.
 #[derive(Clone, Copy)]
@@ -58,11 +72,29 @@ pub const STRING: Scripts = Scripts {
     look: include_str!("../../../lua/string/look.lua"),
 };
 
+/// It is never handed over.
+pub const FAIR: Scripts = Scripts {
+    acquire: concat!(
+        include_str!("../../../lua/fair/queue.lua"),
+        include_str!("../../../lua/fair/acquire.lua")
+    ),
+    release: concat!(
+        include_str!("../../../lua/fair/queue.lua"),
+        include_str!("../../../lua/fair/release.lua")
+    ),
+    force_unlock: concat!(
+        include_str!("../../../lua/fair/queue.lua"),
+        include_str!("../../../lua/fair/force_unlock.lua")
+    ),
+    ..PLAIN
+};
+
 pub fn scripts(kind: LockKind) -> Scripts {
     match kind {
         LockKind::Plain | LockKind::Spin => PLAIN,
         LockKind::Fenced => FENCED,
         LockKind::String => STRING,
+        LockKind::Fair => FAIR,
         _ => unreachable!("a kind without its scripts: {kind}"),
     }
 }
@@ -90,11 +122,10 @@ pub fn rob(control: &mut Control, kind: LockKind, key: &str) {
     control.run(&["DEL", key]);
     match kind {
         LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
-        LockKind::Plain | LockKind::Spin | LockKind::Fenced => {
+        _ => {
             control.run(&["HSET", key, "another:1", "1"]);
             control.run(&["PEXPIRE", key, "30000"])
         }
-        _ => unreachable!("a kind without another holder: {kind}"),
     };
 }
 

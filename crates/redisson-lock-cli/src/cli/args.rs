@@ -63,7 +63,7 @@ pub(crate) struct Server {
 
 #[derive(Args)]
 pub(crate) struct Kind {
-    /// The kind of lock: plain, fenced, spin or string
+    /// The kind of lock: plain, fenced, spin, string or fair
     #[arg(long, value_name = "KIND", default_value_t)]
     pub(crate) kind: LockKind,
 }
