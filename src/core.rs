@@ -12,6 +12,7 @@
 //! | `op` | the operation under way for one owner, as one enum |
 //! | `owner_state`, `owners` | both together, and all of them |
 //! | `discipline` | in which order owners get the lock |
+//! | `faces` | what the two faces of an owner have to do with each other, where it has two |
 //! | `queue` | the waiters |
 //! | `liveness` | whose turn it is, and who is passed over |
 //! | `admission`, `release`, `handoff`, `renewal` | the steps |
@@ -27,6 +28,7 @@
 
 mod admission;
 mod discipline;
+mod faces;
 mod handoff;
 mod hold;
 mod liveness;
@@ -49,17 +51,17 @@ pub use hold::{
 pub use queue::{LeaseKind, Order, Terms};
 pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
-pub use values::{
-    Counts, Effects, Ending, Event, Generation, HandOff, HeldBy, HoldId, Life, LossReason, OpId,
-    OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
-};
 #[cfg(feature = "test-util")]
-pub use values::{Face, Visitor};
+pub use values::Visitor;
+pub use values::{
+    Counts, Effects, Ending, Event, Face, Generation, HandOff, HeldBy, HoldId, Life, LossReason,
+    OpId, OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
+};
 
-use op::Attempt;
+use liveness::Turn;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
-use queue::{PassStreak, Queue};
+use queue::{Lane, Lanes, PassStreak, Queue};
 use values::Ids;
 
 /// One lock of this client.
@@ -71,18 +73,16 @@ pub struct LockCore {
     ids: Ids,
     owners: Owners,
     queue: Queue,
-    /// An owner of this client has freed the lock, and it was not taken since, nor has the head of the queue
-    /// attempted to.
-    freed: bool,
+    /// An owner of this client has freed the lock, and the heads of these lanes have not attempted to take it since.
+    freed: Lanes,
     streak: Option<PassStreak>,
     /// The latest release was heard by others than this client.
     others_listen: bool,
     /// The queue lets other processes go first until then.
     yields_until: Option<Time>,
-    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
-    turn_since: Option<Time>,
-    /// The attempt of one that queues.
-    attempt: Option<Attempt>,
+    turn: Turn,
+    /// That of the readers' lane, where there is one and somebody is in it.
+    readers_turn: Option<Box<Turn>>,
     /// When the timer of the queue has to fire.
     turn_timer: Option<Time>,
     counts: Counts,
@@ -90,13 +90,16 @@ pub struct LockCore {
     latest: Time,
 }
 
-/// Whether the head of the queue may go on. It is compared before and after each step, and a step by which the head
-/// may go on wakes it. There is none while the queue is empty.
+/// Whether the head of a lane may go on. It is compared before and after each step, and a step by which the head
+/// may go on wakes it. There is none while the lane is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HeadStatus {
+    lane: Lane,
     head: WaiterId,
     head_may_contend: bool,
     freed: bool,
+    /// All of the lane may go on.
+    is_open: bool,
 }
 
 impl LockCore {
@@ -108,12 +111,12 @@ impl LockCore {
             ids: Ids::default(),
             owners: Owners::default(),
             queue: Queue::default(),
-            freed: false,
+            freed: Lanes::default(),
             streak: None,
             others_listen: false,
             yields_until: None,
-            turn_since: None,
-            attempt: None,
+            turn: Turn::default(),
+            readers_turn: None,
             turn_timer: None,
             counts: Counts::default(),
             latest: Time::START,
@@ -171,7 +174,7 @@ impl LockCore {
             "the clock is read when the mutex is held"
         );
         self.latest = self.latest.max(now);
-        let before = self.front();
+        let before = self.fronts();
         // Before anything ends: a turn that begins with that is not over.
         self.pass_over_the_unpolled(now, out);
         while let Some((_, owner)) = self.owners.first_expiry().filter(|(at, _)| *at <= now) {
@@ -179,8 +182,10 @@ impl LockCore {
             self.change(now, owner, out, |state, cx| state.expire(cx));
         }
         let answer = change(self, out);
-        let after = self.front();
-        self.wake_front(now, before, after, out);
+        let after = self.fronts();
+        for (before, after) in before.into_iter().zip(after) {
+            self.wake_front(now, before, after, out);
+        }
         self.end_turn_step(out);
         // Everything, in the simulator and the explorer; what a step touches is checked in `change`.
         #[cfg(all(debug_assertions, feature = "test-util"))]
@@ -239,7 +244,7 @@ impl LockCore {
         after: OwnerStatus,
         out: &mut Effects,
     ) {
-        if before == after || !after.idle {
+        if before == after || !self.is_idle(owner) {
             return;
         }
         let free = (after.held || after.lost.is_some()).then(|| self.queue.first_free(owner));
@@ -258,11 +263,23 @@ impl LockCore {
         }
     }
 
-    fn front(&self) -> Option<HeadStatus> {
+    fn fronts(&self) -> [Option<HeadStatus>; 2] {
+        let mut fronts = [None; 2];
+        for (front, lane) in fronts.iter_mut().zip(self.discipline.fronts()) {
+            *front = self.front(*lane);
+        }
+        fronts
+    }
+
+    fn front(&self, lane: Lane) -> Option<HeadStatus> {
+        let head = self.queue.head(lane)?;
+        let head_may_contend = !self.is_blocked(lane);
         Some(HeadStatus {
-            head: self.head()?,
-            head_may_contend: !self.owners.block(),
-            freed: self.freed,
+            lane,
+            head,
+            head_may_contend,
+            freed: self.freed.have(lane),
+            is_open: head_may_contend && self.is_open(lane),
         })
     }
 
@@ -280,8 +297,11 @@ impl LockCore {
             after.head_may_contend && !before.head_may_contend || after.freed && !before.freed
         });
         if head_may_go_on {
-            self.begin_turn(now, after.head, after.freed);
+            self.begin_turn(now, (after.lane, after.head), after.freed);
             out.wake(after.head);
+        }
+        if after.is_open && !before.is_some_and(|before| before.is_open) {
+            out.woken.extend(self.queue.call_all(after.lane));
         }
     }
 
@@ -343,9 +363,11 @@ impl LockCore {
             );
         }
         assert_eq!(counts, self.counts);
-        if self.discipline.front().is_none() {
-            return;
-        }
+        self.check_attempts();
+    }
+
+    #[cfg(feature = "test-util")]
+    fn check_attempts(&self) {
         let queued_attempts = self.owners.iter().filter(|(_, state)| {
             state
                 .op
@@ -353,7 +375,7 @@ impl LockCore {
                 .is_some_and(|acquire| acquire.order == Order::Queued && acquire.target == 1)
         });
         assert!(
-            queued_attempts.count() <= 1,
+            !self.discipline.has_front() || queued_attempts.count() <= 1,
             "I4: one of those that queue attempts at a time"
         );
     }
@@ -370,11 +392,11 @@ impl LockCore {
         until.for_each(|at| visitor.time(at));
         let streak = self.streak.iter_mut();
         streak.for_each(|streak| visitor.time(&mut streak.since));
-        let times = self.turn_since.iter_mut().chain(&mut self.turn_timer);
-        times.for_each(|at| visitor.time(at));
-        if let Some(attempt) = &mut self.attempt {
-            attempt.visit(visitor);
-        }
+        let timer = self.turn_timer.iter_mut();
+        timer.for_each(|at| visitor.time(at));
+        self.turn.visit(visitor);
+        let turn = self.readers_turn.as_deref_mut();
+        turn.into_iter().for_each(|turn| turn.visit(visitor));
         visitor.time(&mut self.latest);
     }
 }

@@ -135,8 +135,9 @@ async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<E
 fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>) -> Vec<Batch> {
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
     let mut due = Renewals::default();
-    for FiredTimer { lock, owner, .. } in fired {
-        let Some(entry) = lock.upgrade() else {
+    for timer in fired {
+        let owner = timer.owner();
+        let Some(entry) = timer.lock.upgrade() else {
             continue;
         };
         let request = entry.step(|core, now, out| core.timer_fired(now, owner, out));

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use crate::core::OwnerKey;
+use crate::core::{Face, OwnerKey, ThreadId};
 use crate::runtime::Runtime;
 
 pub(crate) struct Timers<T> {
@@ -31,27 +31,53 @@ struct Inner<T> {
     keys: Keys,
 }
 
+/// A lock and one owner of it: each held lock has one here and one in the queue, so it takes two words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct TimerKey {
+    /// The lock's id, and in the last two bits the owner's face.
+    lock_and_face: u64,
+    thread: ThreadId,
+}
+
+impl TimerKey {
+    fn new(id: u64, OwnerKey { thread, face }: OwnerKey) -> Self {
+        let lock_and_face = id << 2 | face as u64;
+        Self {
+            lock_and_face,
+            thread,
+        }
+    }
+
+    fn owner(self) -> OwnerKey {
+        let faces = [Face::Only, Face::Read, Face::Write];
+        let face = faces
+            .into_iter()
+            .find(|face| *face as u64 == self.lock_and_face & 3);
+        OwnerKey::of(self.thread, face.unwrap_or(Face::Only))
+    }
+}
+
 /// A key of the queue is used again once its timer has fired, so no other part may keep one.
 #[derive(Default)]
 struct Keys {
-    all: HashMap<(u64, OwnerKey), delay_queue::Key>,
+    all: HashMap<TimerKey, delay_queue::Key>,
     /// How many of them belong to the queue of a lock, and not to an owner.
     of_queues: usize,
 }
 
 impl Keys {
-    fn get(&self, id: u64, owner: OwnerKey) -> Option<&delay_queue::Key> {
-        self.all.get(&(id, owner))
+    fn get(&self, key: TimerKey) -> Option<&delay_queue::Key> {
+        self.all.get(&key)
     }
 
-    fn insert(&mut self, id: u64, owner: OwnerKey, timer: delay_queue::Key) {
-        let former = self.all.insert((id, owner), timer);
-        self.of_queues += usize::from(former.is_none() && owner == OwnerKey::QUEUE);
+    fn insert(&mut self, key: TimerKey, timer: delay_queue::Key) {
+        let former = self.all.insert(key, timer);
+        self.of_queues += usize::from(former.is_none() && key.owner() == OwnerKey::QUEUE);
     }
 
-    fn remove(&mut self, id: u64, owner: OwnerKey) {
-        let former = self.all.remove(&(id, owner));
-        self.of_queues -= usize::from(former.is_some() && owner == OwnerKey::QUEUE);
+    fn remove(&mut self, key: TimerKey) {
+        let former = self.all.remove(&key);
+        self.of_queues -= usize::from(former.is_some() && key.owner() == OwnerKey::QUEUE);
     }
 }
 
@@ -59,8 +85,13 @@ impl Keys {
 #[derive(Debug)]
 pub(crate) struct FiredTimer<T> {
     pub(crate) lock: Weak<T>,
-    pub(crate) owner: OwnerKey,
-    id: u64,
+    key: TimerKey,
+}
+
+impl<T> FiredTimer<T> {
+    pub(crate) fn owner(&self) -> OwnerKey {
+        self.key.owner()
+    }
 }
 
 impl<T> Timers<T> {
@@ -88,28 +119,23 @@ impl<T> Timers<T> {
         due: impl FnOnce() -> Option<Instant>,
         lock: impl FnOnce() -> Weak<T>,
     ) {
+        let key = TimerKey::new(id, owner);
         let mut timers = self.timers.lock();
         let Inner { queue, keys } = &mut *timers;
         if self.over.load(Ordering::Acquire) {
-            keys.remove(id, owner);
+            keys.remove(key);
             return;
         }
-        match (due(), keys.get(id, owner)) {
+        match (due(), keys.get(key)) {
             (Some(at), Some(timer)) => {
                 let _entered = self.runtime.enter();
                 queue.reset_at(timer, at);
             }
             (Some(at), None) => {
                 let _entered = self.runtime.enter();
-                let timer = queue.insert_at(
-                    FiredTimer {
-                        lock: lock(),
-                        owner,
-                        id,
-                    },
-                    at,
-                );
-                keys.insert(id, owner, timer);
+                let lock = lock();
+                let timer = queue.insert_at(FiredTimer { lock, key }, at);
+                keys.insert(key, timer);
             }
             // The last one is left to fire for nothing: removing it would wake the renewal task, and
             // so would the next lock, on every single uncontended pair.
@@ -117,7 +143,7 @@ impl<T> Timers<T> {
                 if queue.len() > 1 {
                     queue.remove(timer);
                 }
-                keys.remove(id, owner);
+                keys.remove(key);
             }
             (None, None) => {}
         }
@@ -127,7 +153,11 @@ impl<T> Timers<T> {
     #[cfg(feature = "test-util")]
     pub(crate) fn due(&self, id: u64, owner: OwnerKey) -> Option<Instant> {
         let timers = self.timers.lock();
-        Some(timers.queue.deadline(timers.keys.get(id, owner)?))
+        Some(
+            timers
+                .queue
+                .deadline(timers.keys.get(TimerKey::new(id, owner))?),
+        )
     }
 
     /// Owners that have a timer.
@@ -147,10 +177,10 @@ impl<T> Timers<T> {
         if fired.is_empty() {
             return Poll::Pending;
         }
-        for (timer, FiredTimer { owner, id, .. }) in &fired {
+        for (timer, FiredTimer { key, .. }) in &fired {
             // One that was left to fire for nothing may have a successor by now.
-            if keys.get(*id, *owner) == Some(timer) {
-                keys.remove(*id, *owner);
+            if keys.get(*key) == Some(timer) {
+                keys.remove(*key);
             }
         }
         Poll::Ready(fired.into_iter().map(|(_, due)| due).collect())
@@ -163,7 +193,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::ThreadId;
     use test_support::tokio;
 
     fn timers() -> Timers<()> {
@@ -217,6 +246,19 @@ mod tests {
         timers.set(2, OWNER, at(2_000), Weak::new);
         timers.set(3, OWNER, at(2_000), Weak::new);
         assert_eq!(timers.len(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_face_of_an_owner_has_a_timer_of_its_own() {
+        let (timers, thread) = (timers(), ThreadId(-1));
+        let faces = [Face::Only, Face::Read, Face::Write].map(|face| OwnerKey::of(thread, face));
+        for owner in faces {
+            timers.set(7, owner, at(1_000), Weak::new);
+        }
+        let fired = std::future::poll_fn(|context| timers.poll_fired(context)).await;
+        let mut owners: Vec<_> = fired.iter().map(FiredTimer::owner).collect();
+        owners.sort();
+        assert_eq!(owners, faces);
     }
 
     #[tokio::test(start_paused = true)]

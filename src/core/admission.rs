@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use super::LockCore;
 use super::hold::local_deadline;
+use super::liveness::Turn;
 #[cfg(feature = "test-util")]
 use super::op::Op;
 use super::op::{Acquire, Attempt, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Order, Terms, Waiter};
+use super::queue::{Lane, Order, Terms, Waiter};
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
@@ -110,11 +111,7 @@ impl LockCore {
                 core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
             }
             // Being woken for its owner came too late for this one, and must not end here.
-            if core
-                .owners
-                .get(owner)
-                .is_none_or(|state| state.op.is_idle())
-            {
+            if core.is_idle(owner) {
                 let own = [core.queue.first_behind(owner), core.queue.first_free(owner)];
                 for next in own.into_iter().flatten() {
                     out.wake(next);
@@ -152,12 +149,13 @@ impl LockCore {
         };
         let owner = waiter.owner;
         self.asks(now, id, out);
+        self.queue.answer_call(id);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
         }
         let own = self.owners.get(owner);
-        let idle = own.is_none_or(|own| own.op.is_idle());
+        let idle = self.is_idle(owner);
         let held = own.is_some_and(|own| own.tenure.is_held());
         let op_changed_at = own.map_or(waiter.since, |own| own.op_changed_at.max(waiter.since));
         let stands_back = self.yields_until.filter(|until| *until > now);
@@ -165,7 +163,7 @@ impl LockCore {
             && (waiter.order == Order::AtOnce || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
-            self.freed = false;
+            self.freed.remove(waiter.lane);
         }
         // The call that came first may not be polled any more; it is not waited for longer than for a
         // command.
@@ -211,6 +209,7 @@ impl LockCore {
         let Waiter {
             owner,
             order,
+            lane,
             terms,
             ..
         } = waiter;
@@ -218,9 +217,9 @@ impl LockCore {
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
         }
-        let front = self.discipline.front();
+        let has_front = self.discipline.has_front();
         debug_assert!(
-            depth > 0 || order == Order::AtOnce || front.is_none() || !self.owners.block(),
+            depth > 0 || order == Order::AtOnce || !has_front || !self.is_blocked(lane),
             "I4: only the head contends, and only while nobody of this client holds"
         );
         let generation = self.ids.generation();
@@ -237,8 +236,9 @@ impl LockCore {
             queues_up,
             ..
         } = acquire;
-        if order == Order::Queued && depth == 0 && front.is_some() {
-            self.attempt = Some(Attempt { waiter: id, op });
+        if order == Order::Queued && depth == 0 && has_front {
+            let (attempt, turn) = (Some(Attempt { waiter: id, op }), self.turn(lane));
+            self.set_turn(lane, Turn { attempt, ..turn });
         }
         Ok(Admission::Permit(Permit {
             waiter: id,
@@ -368,8 +368,13 @@ impl LockCore {
         };
         let own = self.owners.get(waiter.owner);
         own.is_some_and(|own| own.tenure.is_held())
-            || self.discipline.front().is_none()
-            || self.head() == Some(id) && !self.owners.block()
+            || !self.discipline.has_front()
+            || self.goes_first(id, waiter.lane)
+    }
+
+    /// A waiter is the first of its lane, or the first is in no other's way; and so is no owner of this client.
+    fn goes_first(&self, id: WaiterId, lane: Lane) -> bool {
+        !self.is_blocked(lane) && (self.is_open(lane) || self.queue.head(lane) == Some(id))
     }
 
     /// Whether this attempt is still its call's.
@@ -379,15 +384,15 @@ impl LockCore {
 
     /// Of an owner that holds nothing. An attempt at once does not overtake the callers of other owners that queue.
     fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
-        if self.discipline.front().is_none() {
+        if !self.discipline.has_front() {
             return true;
         }
-        let head = self.head();
         match waiter.order {
-            Order::Queued => head == Some(id) && !self.owners.block(),
+            Order::Queued => self.goes_first(id, waiter.lane),
             Order::AtOnce => {
+                let head = self.queue.head(waiter.lane);
                 let head = head.and_then(|head| self.queue.get(head));
-                head.is_none_or(|head| head.owner == waiter.owner)
+                self.is_open(waiter.lane) || head.is_none_or(|head| head.owner == waiter.owner)
             }
         }
     }
@@ -421,7 +426,7 @@ impl LockCore {
             || own.is_some_and(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
-            || self.freed && self.may_contend(id, waiter)
+            || (waiter.is_called || self.freed.have(waiter.lane)) && self.may_contend(id, waiter)
     }
 }
 

@@ -1,7 +1,7 @@
 //! In which order owners get a lock, as far as a client has a say in it.
 
 use super::queue::Lane;
-use super::values::OwnerKey;
+use super::values::{Face, OwnerKey};
 
 /// In which order owners get a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -12,31 +12,51 @@ pub enum Discipline {
     /// The server has a queue of all owners of all clients, in the order in which their first attempts arrived. Each
     /// owner attempts by itself, and a busy reply leaves it one place there.
     Fair,
+    /// Two lanes: of owners that read, and of those that write. A queued writer attempts alone. A reader attempts while no
+    /// writer of this client is in its way, and beside others as soon as one of this client reads.
+    ReadWrite,
 }
 
 impl Discipline {
-    /// The lane of an owner's calls: one for all of them, or one for each owner.
+    /// The lane of an owner's calls: one for all of them, one for each face, or one for each owner.
     pub(super) fn lane(self, owner: OwnerKey) -> Lane {
-        match self.keeps_places() {
-            false => Lane::ALL,
-            true => Lane::of(owner.thread),
+        match (self, owner.face) {
+            (Self::Plain, _) => Lane::ALL,
+            (Self::Fair, _) => Lane::of(owner.thread),
+            (Self::ReadWrite, Face::Read) => Lane::READERS,
+            (Self::ReadWrite, Face::Only | Face::Write) => Lane::WRITERS,
         }
     }
 
-    /// The lane of which only the head attempts: its turn begins and ends with what other owners of this client do.
-    /// `None`: each owner attempts whatever the others do.
-    pub(super) fn front(self) -> Option<Lane> {
-        (!self.keeps_places()).then_some(Lane::ALL)
+    /// The lanes of which only the head attempts: its turn begins and ends with what other owners of this client do.
+    /// Where there are none, each owner attempts whatever the others do.
+    pub(super) fn fronts(self) -> &'static [Lane] {
+        match self {
+            Self::Plain => &[Lane::ALL],
+            Self::Fair => &[],
+            Self::ReadWrite => &[Lane::WRITERS, Lane::READERS],
+        }
+    }
+
+    /// Whether the local queue has a head, without whose turn a call that queues does not attempt.
+    pub(super) fn has_front(self) -> bool {
+        !self.fronts().is_empty()
+    }
+
+    /// Whether owners of this lane hold the lock beside each other.
+    pub(super) fn is_shared(self, lane: Lane) -> bool {
+        self == Self::ReadWrite && lane == Lane::READERS
     }
 
     /// Whether a busy reply leaves a queued call's owner a place in the server's queue.
     pub(super) fn keeps_places(self) -> bool {
-        self != Self::Plain
+        self == Self::Fair
     }
 
-    /// Whether an owner may hand the lock to another one of this client: not past the server's queue.
+    /// Whether an owner may hand the lock to another one of this client: not past the server's queue, and not where
+    /// others may hold it too.
     pub(super) fn hands_over(self) -> bool {
-        !self.keeps_places()
+        self == Self::Plain
     }
 }
 

@@ -20,7 +20,7 @@ use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
 use super::op::{Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Order, PassStreak, Waiter};
+use super::queue::{Lane, Order, PassStreak, Waiter};
 use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, OwnerKey, Time, Token, Total, WaiterId};
 
@@ -57,7 +57,7 @@ impl LockCore {
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
-        let head = self.head()?;
+        let head = self.queue.head(Lane::ALL)?;
         if let Some(streak) = &mut self.streak
             && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
         {

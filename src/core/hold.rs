@@ -116,6 +116,35 @@ impl LostHold {
     }
 }
 
+/// The lost holds of one owner. There is nearly never one, so the list is apart.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[allow(clippy::box_collection, reason = "it takes no room while it is empty")]
+pub(super) struct LostHolds(Option<Box<Vec<LostHold>>>);
+
+impl LostHolds {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LostHold> {
+        self.0.iter().flat_map(|lost| lost.iter())
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut LostHold> {
+        self.0.iter_mut().flat_map(|lost| lost.iter_mut())
+    }
+
+    pub(super) fn push(&mut self, hold: LostHold) {
+        self.0.get_or_insert_default().push(hold);
+    }
+
+    pub(super) fn retain(&mut self, keep: impl Fn(&LostHold) -> bool) {
+        let lost = self.0.as_mut();
+        lost.into_iter().for_each(|lost| lost.retain(&keep));
+        self.0.take_if(|lost| lost.is_empty());
+    }
+}
+
 /// What a guard shows of a hold that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldSnapshot {

@@ -16,7 +16,26 @@
 use super::LockCore;
 use super::op::Attempt;
 use super::owner_state::{AfterAcquire, OwnerState};
+use super::queue::Lane;
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
+
+/// Whose turn it is in a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Turn {
+    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
+    pub(super) since: Option<Time>,
+    /// The attempt of one that queues.
+    pub(super) attempt: Option<Attempt>,
+}
+
+#[cfg(feature = "test-util")]
+impl Turn {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.since.iter_mut().for_each(|at| visitor.time(at));
+        let attempt = self.attempt.iter_mut();
+        attempt.for_each(|attempt| attempt.visit(visitor));
+    }
+}
 
 impl LockCore {
     /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
@@ -38,13 +57,14 @@ impl LockCore {
             if let Some(owner) = told {
                 core.change(now, owner, out, OwnerState::told);
             }
-            let head = core.head();
-            let waiting = head.filter(|head| {
-                let waiter = core.queue.get(*head);
-                waiter.is_some_and(|waiter| waiter.waits_until.is_some())
-            });
-            if let Some(head) = waiting {
-                core.begin_turn(now, head, true);
+            for lane in core.discipline.fronts() {
+                let waiting = core.queue.head(*lane).filter(|head| {
+                    let waiter = core.queue.get(*head);
+                    waiter.is_some_and(|waiter| waiter.waits_until.is_some())
+                });
+                if let Some(head) = waiting {
+                    core.begin_turn(now, (*lane, head), true);
+                }
             }
         });
     }
@@ -70,15 +90,28 @@ impl LockCore {
         acquire.is_some_and(|acquire| acquire.id == op)
     }
 
-    /// The first waiter that queues, if only the first attempts.
-    pub(super) fn head(&self) -> Option<WaiterId> {
-        self.queue.head(self.discipline.front()?)
+    /// Whether another one than that waits for its turn in this lane to end: for an attempt, those of all lanes do.
+    fn others_wait(&self, lane: Lane, id: WaiterId, attempts: bool) -> bool {
+        let fronts = self.discipline.fronts().iter();
+        let mut waiting = fronts.filter(|other| attempts || **other == lane);
+        waiting.any(|lane| self.queue.has_another_queued(*lane, id))
     }
 
-    /// Whether another one than that queues.
-    fn has_another_queued(&self, id: WaiterId) -> bool {
-        let front = self.discipline.front();
-        front.is_some_and(|lane| self.queue.has_another_queued(lane, id))
+    pub(super) fn turn(&self, lane: Lane) -> Turn {
+        match self.discipline.is_shared(lane) {
+            true => self.readers_turn.as_deref().copied().unwrap_or_default(),
+            false => self.turn,
+        }
+    }
+
+    pub(super) fn set_turn(&mut self, lane: Lane, turn: Turn) {
+        if !self.discipline.is_shared(lane) {
+            self.turn = turn;
+        } else if turn == Turn::default() {
+            self.readers_turn = None;
+        } else {
+            **self.readers_turn.get_or_insert_default() = turn;
+        }
     }
 
     /// A waiter is polled.
@@ -88,50 +121,63 @@ impl LockCore {
         if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
             self.change(now, owner, out, |own, _| own.asks());
         }
-        let is_its_turn = match self.attempt {
-            Some(attempt) => attempt.waiter == id,
-            None => self.head() == Some(id),
-        };
-        if is_its_turn {
-            self.turn_since = Some(now);
+        for lane in self.discipline.fronts() {
+            let turn = self.turn(*lane);
+            let is_its_turn = match turn.attempt {
+                Some(attempt) => attempt.waiter == id,
+                None => self.queue.head(*lane) == Some(id),
+            };
+            if is_its_turn {
+                let since = Some(now);
+                self.set_turn(*lane, Turn { since, ..turn });
+            }
         }
     }
 
-    /// The head has a reason to go on. `at_once`: whatever it waits for.
-    pub(super) fn begin_turn(&mut self, now: Time, head: WaiterId, at_once: bool) {
-        self.turn_since = Some(now);
+    /// The head of a lane has a reason to go on. `at_once`: whatever it waits for.
+    pub(super) fn begin_turn(&mut self, now: Time, (lane, head): (Lane, WaiterId), at_once: bool) {
+        let (since, turn) = (Some(now), self.turn(lane));
+        self.set_turn(lane, Turn { since, ..turn });
         if at_once {
             self.queue.set_waits_until(head, None);
         }
     }
 
     /// When the turn of a waiter that does not take it ends.
-    fn turn_ends(&self) -> Option<Time> {
-        let since = self.turn_since?;
+    fn turn_ends(&self, lane: Lane) -> Option<Time> {
+        let Turn { since, attempt } = self.turn(lane);
+        let since = since?;
         let limit = self.rules.command_timeout;
-        if let Some(attempt) = self.attempt {
-            let others_wait = self.has_another_queued(attempt.waiter);
+        if let Some(attempt) = attempt {
+            let others_wait = self.others_wait(lane, attempt.waiter, true);
             return others_wait.then_some(since + limit);
         }
-        let head = self.queue.get(self.head()?)?;
+        let head = self.queue.get(self.queue.head(lane)?)?;
         let since = head.waits_until.map_or(since, |until| until.max(since));
-        (!self.owners.block()).then_some(since + limit)
+        // Where the others may attempt too, it is in the way of none.
+        let keeps_others = !self.is_blocked(lane) && !self.is_open(lane);
+        keeps_others.then_some(since + limit)
     }
 
     pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
-        while self.turn_ends().is_some_and(|at| at <= now) {
-            let attempt = self.attempt.take();
-            let unpolled = attempt.map(|attempt| attempt.waiter);
-            if let Some(waiter) = unpolled.or_else(|| self.head()) {
-                self.queue.pass_over(waiter);
+        for lane in self.discipline.fronts().iter().copied() {
+            while self.turn_ends(lane).is_some_and(|at| at <= now) {
+                let attempt = self.turn(lane).attempt;
+                self.set_turn(lane, Turn::default());
+                let unpolled = attempt.map(|attempt| attempt.waiter);
+                if let Some(waiter) = unpolled.or_else(|| self.queue.head(lane)) {
+                    self.queue.pass_over(waiter);
+                }
+                let attempting = unpolled.and_then(|waiter| self.queue.get(waiter));
+                if let Some(owner) = attempting.map(|waiter| waiter.owner) {
+                    self.change(now, owner, out, |own, cx| {
+                        own.end_acquire(AfterAcquire::Unknown, cx);
+                    });
+                }
+                let since = self.queue.head(lane).map(|_| now);
+                let attempt = None;
+                self.set_turn(lane, Turn { since, attempt });
             }
-            let attempting = unpolled.and_then(|waiter| self.queue.get(waiter));
-            if let Some(owner) = attempting.map(|waiter| waiter.owner) {
-                self.change(now, owner, out, |own, cx| {
-                    own.end_acquire(AfterAcquire::Unknown, cx);
-                });
-            }
-            self.turn_since = self.head().map(|_| now);
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
             let waiter = self.change(now, owner, out, |own, cx| {
@@ -174,20 +220,23 @@ impl LockCore {
 
     /// What a step has left of the turn. The timer may be early: it is moved when it fires.
     pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
-        let over = |attempt: &Attempt| {
-            let waiter = self.queue.get(attempt.waiter);
-            waiter.is_none_or(|waiter| !self.is_under_way(waiter.owner, attempt.op))
-        };
-        if self.attempt.as_ref().is_some_and(over) {
-            self.attempt = None;
+        let (mut turn_ends, mut others_wait) = (None, false);
+        for lane in self.discipline.fronts().iter().copied() {
+            let Turn { since, attempt } = self.turn(lane);
+            let attempt = attempt.filter(|attempt| {
+                let waiter = self.queue.get(attempt.waiter);
+                waiter.is_some_and(|waiter| self.is_under_way(waiter.owner, attempt.op))
+            });
+            let head = self.queue.head(lane);
+            let waiter = attempt.map(|attempt| attempt.waiter).or(head);
+            let since = since.filter(|_| waiter.is_some());
+            self.set_turn(lane, Turn { since, attempt });
+            let attempts = attempt.is_some();
+            if waiter.is_some_and(|waiter| self.others_wait(lane, waiter, attempts)) {
+                others_wait = true;
+                turn_ends = turn_ends.into_iter().chain(self.turn_ends(lane)).min();
+            }
         }
-        let head = self.head();
-        let waiter = self.attempt.map(|attempt| attempt.waiter).or(head);
-        if waiter.is_none() {
-            self.turn_since = None;
-        }
-        let others_wait = waiter.is_some_and(|waiter| self.has_another_queued(waiter));
-        let turn_ends = self.turn_ends().filter(|_| others_wait);
         let unpolled = self.first_unpolled().map(|(at, _)| at);
         // While there is a reason for a timer, it is only set earlier.
         let kept = self

@@ -61,6 +61,7 @@ pub(super) struct IndexEntry {
     /// It keeps the head of the queue from attempting: it has the lock, or may be about to give it
     /// up.
     pub(super) blocks: bool,
+    pub(super) held: bool,
     /// Since when a call of it has a reason to be polled: an acquire of its own is under way, or it is the first in the
     /// server's queue.
     pub(super) unpolled: Option<Time>,
@@ -107,6 +108,7 @@ impl OwnerState {
         IndexEntry {
             expires: self.expires_at(),
             blocks: self.blocks(),
+            held: self.tenure.is_held(),
             unpolled: self.unpolled_since(),
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::hash::{Hash, Hasher};
 
 use super::owner_state::{IndexEntry, OwnerState};
-use super::values::{OwnerKey, Time};
+use super::values::{Face, OwnerKey, Time};
 use crate::small_map::SmallMap;
 
 /// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is
@@ -20,6 +20,11 @@ pub(super) struct Owners {
 struct OwnerIndex {
     expires: BTreeSet<(Time, OwnerKey)>,
     blocks: usize,
+    /// How many of those do not only read.
+    writers_block: usize,
+    held: usize,
+    /// How many of those are held for reading.
+    read: usize,
     unpolled: BTreeSet<(Time, OwnerKey)>,
 }
 
@@ -34,14 +39,28 @@ impl OwnerIndex {
 
     fn add(&mut self, owner: OwnerKey, entry: IndexEntry) {
         self.expires.extend(entry.expires.map(|at| (at, owner)));
-        self.blocks += usize::from(entry.blocks);
+        for (count, is_one) in self.counts(owner, entry) {
+            *count += usize::from(is_one);
+        }
         self.unpolled.extend(entry.unpolled.map(|at| (at, owner)));
     }
 
     fn remove(&mut self, owner: OwnerKey, entry: IndexEntry) {
         entry.expires.map(|at| self.expires.remove(&(at, owner)));
-        self.blocks -= usize::from(entry.blocks);
+        for (count, is_one) in self.counts(owner, entry) {
+            *count -= usize::from(is_one);
+        }
         entry.unpolled.map(|at| self.unpolled.remove(&(at, owner)));
+    }
+
+    fn counts(&mut self, owner: OwnerKey, entry: IndexEntry) -> [(&mut usize, bool); 4] {
+        let (IndexEntry { blocks, held, .. }, reads) = (entry, owner.face == Face::Read);
+        [
+            (&mut self.blocks, blocks),
+            (&mut self.writers_block, blocks && !reads),
+            (&mut self.held, held),
+            (&mut self.read, held && reads),
+        ]
     }
 }
 
@@ -111,10 +130,33 @@ impl Owners {
     pub(super) fn block(&self) -> bool {
         match &self.index {
             Some(index) => index.blocks > 0,
-            None => self
-                .states
-                .first_entry()
-                .is_some_and(|(_, state)| state.blocks()),
+            None => self.single_is(|_, state| state.blocks()),
+        }
+    }
+
+    /// Whether any of them keeps readers from attempting too.
+    pub(super) fn writers_block(&self) -> bool {
+        match &self.index {
+            Some(index) => index.writers_block > 0,
+            None => self.single_is(|owner, state| owner.face != Face::Read && state.blocks()),
+        }
+    }
+
+    /// Whether any of them has the lock.
+    pub(super) fn hold(&self) -> bool {
+        match &self.index {
+            Some(index) => index.held > 0,
+            None => self.single_is(|_, state| state.tenure.is_held()),
+        }
+    }
+
+    /// Whether any of them has it for reading.
+    pub(super) fn read(&self) -> bool {
+        match &self.index {
+            Some(index) => index.read > 0,
+            None => {
+                self.single_is(|owner, state| owner.face == Face::Read && state.tenure.is_held())
+            }
         }
     }
 
@@ -133,6 +175,11 @@ impl Owners {
             Some(index) => index.unpolled.first().copied(),
             None => self.single(OwnerState::unpolled_since),
         }
+    }
+
+    fn single_is(&self, is: impl Fn(OwnerKey, &OwnerState) -> bool) -> bool {
+        let single = self.states.first_entry();
+        single.is_some_and(|(owner, state)| is(*owner, state))
     }
 
     fn single(&self, mark: impl Fn(&OwnerState) -> Option<Time>) -> Option<(Time, OwnerKey)> {

@@ -58,9 +58,35 @@ impl Lane {
     /// The only one.
     pub(super) const ALL: Self = Self(0);
 
+    /// Of a read-write lock.
+    pub(super) const WRITERS: Self = Self(0);
+    pub(super) const READERS: Self = Self(1);
+
     /// That of an owner, where each has one.
     pub(super) fn of(thread: ThreadId) -> Self {
         Self(thread.0)
+    }
+}
+
+/// Some of the lanes that have a head.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Lanes(u8);
+
+impl Lanes {
+    pub(super) fn have(self, lane: Lane) -> bool {
+        self.0 & Self::bit(lane) != 0
+    }
+
+    pub(super) fn add(&mut self, lane: Lane) {
+        self.0 |= Self::bit(lane);
+    }
+
+    pub(super) fn remove(&mut self, lane: Lane) {
+        self.0 &= !Self::bit(lane);
+    }
+
+    fn bit(lane: Lane) -> u8 {
+        1 << lane.0
     }
 }
 
@@ -68,7 +94,7 @@ impl Lane {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerKey,
-    lane: Lane,
+    pub(super) lane: Lane,
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
@@ -80,6 +106,8 @@ pub(super) struct Waiter {
     pub(super) waits_until: Option<Time>,
     /// It did not ask when it had a reason to: it is out of the queue until it does.
     pub(super) passed_over: bool,
+    /// Its lane was opened to all since it asked.
+    pub(super) is_called: bool,
 }
 
 impl Waiter {
@@ -158,6 +186,7 @@ impl Queue {
             waits_for_own_op: false,
             waits_until: None,
             passed_over: false,
+            is_called: false,
         };
         self.owned.insert(Owned::of(&waiter, id), ());
         self.waiters.insert(id, Box::new(waiter));
@@ -226,6 +255,27 @@ impl Queue {
     pub(super) fn has_another_queued(&self, lane: Lane, id: WaiterId) -> bool {
         let after = WaiterId(id.0 + 1);
         self.head(lane).is_some_and(|head| head != id) || self.first_in(lane, after).is_some()
+    }
+
+    /// All that queue in this lane may attempt, and are told so.
+    pub(super) fn call_all(&mut self, lane: Lane) -> Vec<WaiterId> {
+        let mut called = Vec::new();
+        let mut next = self.head(lane);
+        while let Some(id) = next {
+            if let Some(waiter) = self.waiters.get_mut(&id) {
+                waiter.is_called = true;
+            }
+            called.push(id);
+            next = self.first_in(lane, WaiterId(id.0 + 1));
+        }
+        called
+    }
+
+    /// A waiter that was told so has asked.
+    pub(super) fn answer_call(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.is_called = false;
+        }
     }
 
     /// Puts a waiter after the others of its owner, or takes it from there. Answers whether it was.

@@ -259,8 +259,8 @@ impl LockCore {
                 freed = own.answered(answer.gone, cx);
             });
             // Where the server has the queue, it tells the next one.
-            if freed && !passed && core.discipline.front().is_some() {
-                core.freed = true;
+            if freed && !passed && core.discipline.has_front() {
+                core.note_freed();
                 core.end_streak(now, answer.others_listen);
             }
         });

@@ -10,7 +10,7 @@ mod renewal;
 use std::time::Duration;
 
 use super::hold::{
-    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, lease_for_deadline,
+    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, LostHolds, lease_for_deadline,
     local_deadline,
 };
 use super::values::{HoldId, LossReason, Rules, Time};
@@ -40,7 +40,7 @@ pub(super) enum Place {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tenure {
     holds: Holds,
-    lost: Vec<LostHold>,
+    lost: LostHolds,
     /// The reason of the latest loss.
     lost_reason: LossReason,
     /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
@@ -72,7 +72,7 @@ impl Tenure {
     pub(super) fn new(now: Time) -> Self {
         Self {
             holds: Holds::default(),
-            lost: Vec::new(),
+            lost: LostHolds::default(),
             lost_reason: LossReason::Gone,
             losses: 0,
             deadline: now,

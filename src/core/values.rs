@@ -18,10 +18,12 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub i64);
 
-/// What of a lock an owner holds: the whole, of each kind of lock that has no parts.
+/// What of a lock an owner holds: the whole, of each kind of lock that has no parts; of a read-write lock one of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Face {
     Only,
+    Read,
+    Write,
 }
 
 /// One owner of a lock, and what of the lock its holds and its operation are about. Each face has holds and an
@@ -38,8 +40,20 @@ impl OwnerKey {
 
     /// An owner of a lock that has no parts.
     pub const fn only(thread: ThreadId) -> Self {
-        let face = Face::Only;
+        Self::of(thread, Face::Only)
+    }
+
+    pub const fn of(thread: ThreadId, face: Face) -> Self {
         Self { thread, face }
+    }
+
+    /// The same owner with its other face, if it has two.
+    pub(super) const fn other_face(self) -> Option<Self> {
+        match self.face {
+            Face::Only => None,
+            Face::Read => Some(Self::of(self.thread, Face::Write)),
+            Face::Write => Some(Self::of(self.thread, Face::Read)),
+        }
     }
 }
 
