@@ -59,6 +59,8 @@ pub use values::{
 };
 
 use liveness::Turn;
+#[cfg(feature = "test-util")]
+use op::Around;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
 use queue::{Lane, Lanes, PassStreak, Queue};
@@ -81,7 +83,7 @@ pub struct LockCore {
     /// The queue lets other processes go first until then.
     yields_until: Option<Time>,
     turn: Turn,
-    /// That of the readers' lane, where there is one and somebody is in it.
+    /// That of the lane of readers, while anything is in it.
     readers_turn: Option<Box<Turn>>,
     /// When the timer of the queue has to fire.
     turn_timer: Option<Time>,
@@ -206,7 +208,7 @@ impl LockCore {
     ) -> Option<T> {
         let entry = self.owners.index_entry(owner);
         let state = self.owners.get_mut(owner)?;
-        let (seen, counts) = (state.seen(), state.counts());
+        let (seen, counts, losses) = (state.seen(), state.counts(), state.tenure.losses());
         let keeps_places = self.discipline.keeps_places();
         let lane = self.discipline.lane(owner);
         let mut cx = Context {
@@ -226,10 +228,15 @@ impl LockCore {
             out.timers.push(owner);
         }
         let after = state.seen();
+        let lost = losses != state.tenure.losses() && !after.held;
+        let lost = lost.then(|| state.tenure.lost_reason());
         self.counts.replace(counts, state.counts());
         #[cfg(debug_assertions)]
         state.check();
         self.owners.changed(owner, entry);
+        if let Some(reason) = lost {
+            self.note_lost_around(owner, reason);
+        }
         self.wake_own(owner, seen, after, out);
         Some(answer)
     }
@@ -374,10 +381,35 @@ impl LockCore {
                 .acquire()
                 .is_some_and(|acquire| acquire.order == Order::Queued && acquire.target == 1)
         });
-        assert!(
-            !self.discipline.has_front() || queued_attempts.count() <= 1,
-            "I4: one of those that queue attempts at a time"
-        );
+        let queued_attempts = queued_attempts.filter(|(_, state)| {
+            let acquire = state.op.acquire();
+            // It needs no queue.
+            acquire.is_some_and(|acquire| acquire.around == Around::Nothing)
+        });
+        let queued_attempts: Vec<_> = queued_attempts.collect();
+        let reads = |(owner, _): &(OwnerKey, _)| owner.face == Face::Read;
+        match self.discipline {
+            Discipline::Plain => assert!(
+                queued_attempts.len() <= 1,
+                "I4: one of those that queue attempts at a time"
+            ),
+            Discipline::Fair => {}
+            Discipline::ReadWrite => assert!(
+                queued_attempts.iter().all(reads) || queued_attempts.len() == 1,
+                "I4: a queued attempt to write is alone"
+            ),
+        }
+        for (owner, own) in self.owners.iter() {
+            let other = self.faces(owner)[1];
+            assert!(
+                other.is_none_or(|other| own.op.acquire().and(other.op.acquire()).is_none()),
+                "I2: one acquire of {owner:?} at a time, whatever its face"
+            );
+            assert!(
+                other.is_none_or(|other| own.field == other.field),
+                "{owner:?} has one field with both of its faces"
+            );
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::hold::local_deadline;
 use super::liveness::Turn;
 #[cfg(feature = "test-util")]
 use super::op::Op;
-use super::op::{Acquire, Attempt, Grant};
+use super::op::{Acquire, Around, Attempt, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Lane, Order, Terms, Waiter};
 use super::values::{
@@ -60,6 +60,8 @@ pub enum Rejected {
     TooDeep(u32),
     /// The owner holds the lock, and this call or that hold does not nest.
     AlreadyHeld,
+    /// The owner reads, and would wait for itself to write.
+    OwnRead,
     /// The answer came when the lease was already over.
     TooLate,
     /// Its call was not polled when it came, and others wait: a job undoes it, and the call asks again.
@@ -73,6 +75,12 @@ pub enum Untaken {
     Busy,
     /// The server refused it, or it was never sent.
     NotExecuted,
+    /// The server has a read hold of the owner, which has none here: a job releases it, and the call may ask again.
+    #[cfg_attr(
+        not(feature = "test-util"),
+        allow(dead_code, reason = "no call writes beside readers so far")
+    )]
+    OwnRead,
     /// The outer hold is gone, so there was nothing to nest into.
     OuterGone,
     /// No answer, or no call waits for it any more: it may have been executed, or may be still.
@@ -154,10 +162,12 @@ impl LockCore {
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
         }
-        let own = self.owners.get(owner);
-        let idle = self.is_idle(owner);
-        let held = own.is_some_and(|own| own.tenure.is_held());
-        let op_changed_at = own.map_or(waiter.since, |own| own.op_changed_at.max(waiter.since));
+        let faces = self.faces(owner).into_iter().flatten();
+        let since = faces.clone().map(|own| own.op_changed_at);
+        let op_changed_at = since.fold(waiter.since, Time::max);
+        let lost = faces.filter_map(|own| own.tenure.lost()).next();
+        let (idle, held, around) = (self.is_idle(owner), self.holds(owner), self.around(owner));
+        let needs_no_queue = held || around != Around::Nothing;
         let stands_back = self.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(id, &waiter)
             && (waiter.order == Order::AtOnce || stands_back.is_none());
@@ -175,10 +185,11 @@ impl LockCore {
                 since: op_changed_at,
             });
         }
-        match self.owners.get(owner).and_then(|own| own.tenure.lost()) {
+        match lost {
             Some(reason) => Err(Rejected::Lost(reason)),
-            None if held && !self.may_nest(&waiter) => Err(Rejected::AlreadyHeld),
-            None if held || contends => self.permit(now, id, waiter, field, out),
+            None if !held && self.reads(owner) => Err(Rejected::OwnRead),
+            None if needs_no_queue && !self.may_nest(&waiter) => Err(Rejected::AlreadyHeld),
+            None if needs_no_queue || contends => self.permit(now, id, waiter, field, out),
             None => {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_behind(owner).filter(|_| was_behind);
@@ -217,16 +228,16 @@ impl LockCore {
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
         }
+        let around = self.around(owner);
+        let needs_no_queue = depth > 0 || around != Around::Nothing;
         let has_front = self.discipline.has_front();
         debug_assert!(
-            depth > 0 || order == Order::AtOnce || !has_front || !self.is_blocked(lane),
-            "I4: only the head contends, and only while nobody of this client holds"
+            needs_no_queue || order == Order::AtOnce || !has_front || !self.is_blocked(lane),
+            "I4: only the head contends, and only while no owner of this client is in its way"
         );
-        let generation = self.ids.generation();
-        let state = || OwnerState::new(Arc::clone(field), generation, now);
-        self.owners.ensure(owner, state);
+        self.ensure_face(now, owner, field);
         let begun = self.change(now, owner, out, |own, cx| {
-            let acquire = own.begin_acquire(id, order, terms.lease, cx);
+            let acquire = own.begin_acquire(id, order, terms.lease, around, cx);
             (acquire, Arc::clone(&own.field))
         });
         let (acquire, field) = begun.unwrap_or_else(|| unreachable!("it was put in above"));
@@ -236,7 +247,8 @@ impl LockCore {
             queues_up,
             ..
         } = acquire;
-        if order == Order::Queued && depth == 0 && has_front {
+        // Where the others of its lane may attempt too, its turn is not waited for.
+        if order == Order::Queued && !needs_no_queue && has_front && !self.is_open(lane) {
             let (attempt, turn) = (Some(Attempt { waiter: id, op }), self.turn(lane));
             self.set_turn(lane, Turn { attempt, ..turn });
         }
@@ -276,15 +288,15 @@ impl LockCore {
                 // Neither handed over nor nested: whatever streak of passes there was is over.
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
                 let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
-                let rejected = match life {
+                let certain = own.tenure.certain(terms.lease, &rules);
+                let rejected = match (life, acquire.around) {
                     // No task is left that would signal its loss.
-                    Life::Gone => Some(Rejected::NoRuntime),
-                    Life::Closing | Life::Closed => Some(Rejected::Closed),
-                    Life::Open if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
-                    Life::Open if local_deadline(sent_at, terms.lease) <= now => {
-                        Some(Rejected::TooLate)
-                    }
-                    Life::Open => None,
+                    (Life::Gone, _) => Some(Rejected::NoRuntime),
+                    (Life::Closing | Life::Closed, _) => Some(Rejected::Closed),
+                    _ if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
+                    (_, Around::Lost(reason)) => Some(Rejected::Lost(reason)),
+                    _ if local_deadline(sent_at, certain) <= now => Some(Rejected::TooLate),
+                    _ => None,
                 };
                 if let Some(rejected) = rejected {
                     own.end_acquire(AfterAcquire::Unwanted, cx);
@@ -329,7 +341,8 @@ impl LockCore {
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
             core.asks(now, permit.waiter, out);
-            core.change(now, permit.owner, out, |own, cx| {
+            let around = core.acquire_of(permit).map(|acquire| acquire.around);
+            let reason = core.change(now, permit.owner, out, |own, cx| {
                 if own
                     .op
                     .acquire()
@@ -343,21 +356,32 @@ impl LockCore {
                 own.end_acquire(
                     match outcome {
                         Untaken::Busy => AfterAcquire::Busy,
-                        Untaken::NotExecuted | Untaken::OuterGone => AfterAcquire::NotExecuted,
+                        Untaken::NotExecuted | Untaken::OuterGone | Untaken::OwnRead => {
+                            AfterAcquire::NotExecuted
+                        }
                         Untaken::Unknown => AfterAcquire::Unknown,
                     },
                     cx,
                 );
                 own.tenure.lost()
-            })
+            });
+            match (outcome, around) {
+                (Untaken::Busy, Some(Around::Write)) => {
+                    core.lose_write_around(now, permit.owner, LossReason::Taken, out);
+                }
+                (Untaken::OwnRead, Some(_)) => core.release_unknown_read(now, permit, out),
+                _ => {}
+            }
+            reason
         });
         Rejected::Lost(reason.flatten().unwrap_or(LossReason::Gone))
     }
 
     /// Whether a call of an owner that holds the lock may add a hold.
     fn may_nest(&self, waiter: &Waiter) -> bool {
-        let own = self.owners.get(waiter.owner);
-        waiter.terms.reentrant && own.is_none_or(|own| own.tenure.reentrant)
+        let faces = self.faces(waiter.owner).into_iter().flatten();
+        let mut held = faces.filter(|own| own.tenure.is_held());
+        waiter.terms.reentrant && held.all(|own| own.tenure.reentrant)
     }
 
     /// Whether an attempt at once of the owner of this waiter would be made now: the waiter is the first in the queue and
@@ -366,8 +390,8 @@ impl LockCore {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
-        let own = self.owners.get(waiter.owner);
-        own.is_some_and(|own| own.tenure.is_held())
+        let mut faces = self.faces(waiter.owner).into_iter().flatten();
+        faces.any(|own| own.tenure.is_held())
             || !self.discipline.has_front()
             || self.goes_first(id, waiter.lane)
     }
@@ -420,10 +444,10 @@ impl LockCore {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
-        let own = self.owners.get(waiter.owner);
+        let mut faces = self.faces(waiter.owner).into_iter().flatten();
         waiter.passed_over
             || self.lacks_place(id)
-            || own.is_some_and(|own| {
+            || faces.any(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
             || (waiter.is_called || self.freed.have(waiter.lane)) && self.may_contend(id, waiter)

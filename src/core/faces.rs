@@ -1,12 +1,21 @@
-//! What the faces of an owner have to do with each other, and readers with writers.
+//! What the two faces of an owner have to do with each other, and readers with writers.
 //!
 //! An owner of a read-write lock has a face that reads and one that writes, each with holds and an operation of its own.
+//! Both have one field. An acquire waits until nothing is under way for either face, a release only for its own
+//! (I2): a guard that is dropped while a read inside of its hold is on its way is released beside that.
+//!
+//! A read hold beside a write hold of the same owner was taken inside of that, and both are in one hash. So what finds
+//! that the hash is gone speaks for both, if it has looked after they began.
+
+use std::sync::Arc;
 
 use super::LockCore;
+use super::admission::{Permit, Rejected};
 use super::discipline::Discipline;
+use super::op::{Acquire, Around};
 use super::owner_state::OwnerState;
 use super::queue::Lane;
-use super::values::OwnerKey;
+use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token};
 
 impl LockCore {
     /// An owner with this face, and with its other one.
@@ -19,6 +28,37 @@ impl LockCore {
     pub(super) fn is_idle(&self, owner: OwnerKey) -> bool {
         let mut faces = self.faces(owner).into_iter().flatten();
         faces.all(|own| own.op.is_idle())
+    }
+
+    pub(super) fn holds(&self, owner: OwnerKey) -> bool {
+        let own = self.owners.get(owner);
+        own.is_some_and(|own| own.tenure.is_held())
+    }
+
+    /// Whether an owner that is to write reads.
+    pub(super) fn reads(&self, owner: OwnerKey) -> bool {
+        let read = owner.other_face().filter(|read| read.face == Face::Read);
+        read.is_some_and(|read| self.holds(read))
+    }
+
+    /// What an owner that is to read holds with its other face.
+    pub(super) fn around(&self, owner: OwnerKey) -> Around {
+        let write = owner.other_face().filter(|write| write.face == Face::Write);
+        match write.is_some_and(|write| self.holds(write)) {
+            true => Around::Write,
+            false => Around::Nothing,
+        }
+    }
+
+    /// An owner has lost what it held. If it was to read inside of that, this is undone.
+    pub(super) fn note_lost_around(&mut self, owner: OwnerKey, reason: LossReason) {
+        let read = owner.other_face().filter(|read| read.face == Face::Read);
+        let read = read.and_then(|read| self.owners.get_mut(read));
+        if let Some(acquire) = read.and_then(|read| read.op.acquire_mut())
+            && acquire.around == Around::Write
+        {
+            acquire.around = Around::Lost(reason);
+        }
     }
 
     /// Whether an owner of this client is in the way of the head of a lane.
@@ -43,5 +83,104 @@ impl LockCore {
         for lane in self.discipline.fronts() {
             self.freed.add(*lane);
         }
+    }
+
+    /// Puts an owner in, if it is not there. Both faces have one field.
+    pub(super) fn ensure_face(&mut self, now: Time, owner: OwnerKey, field: &Arc<str>) {
+        let generation = self.ids.generation();
+        let shared = self.discipline.is_shared(self.discipline.lane(owner));
+        let [_, other] = self.faces(owner);
+        let field = Arc::clone(other.map_or(field, |other| &other.field));
+        let state = || OwnerState::new(field, generation, shared, now);
+        self.owners.ensure(owner, state);
+    }
+
+    /// An acquire that is still its call's.
+    pub(super) fn acquire_of(&self, permit: &Permit) -> Option<&Acquire> {
+        let acquire = self.owners.get(permit.owner)?.op.acquire()?;
+        (acquire.id == permit.op).then_some(acquire)
+    }
+
+    /// As [`taken`](Self::taken), and the server says that the owner, which is to read, does not write. If it holds
+    /// the lock for writing here, that was lost.
+    #[cfg_attr(
+        not(feature = "test-util"),
+        allow(dead_code, reason = "no call reads so far")
+    )]
+    pub fn taken_outside(
+        &mut self,
+        now: Time,
+        permit: &Permit,
+        sent_at: Time,
+        out: &mut Effects,
+    ) -> Result<(HoldId, Option<Token>), Rejected> {
+        self.step(now, out, |core, out| {
+            let acquire = core.acquire_of(permit);
+            if acquire.is_some_and(|acquire| acquire.around == Around::Write) {
+                // The read has made the hash, unless it has joined a hold of its own.
+                let reason = match permit.target {
+                    1 => LossReason::Gone,
+                    _ => LossReason::Taken,
+                };
+                core.lose_write_around(now, permit.owner, reason, out);
+            }
+        });
+        self.taken(now, permit, sent_at, out)
+    }
+
+    /// An attempt to read was answered as if its owner did not write. What is being released may be gone.
+    pub(super) fn lose_write_around(
+        &mut self,
+        now: Time,
+        reader: OwnerKey,
+        reason: LossReason,
+        out: &mut Effects,
+    ) {
+        let Some(write) = reader.other_face() else {
+            return;
+        };
+        self.change(now, write, out, |write, cx| {
+            if write.tenure.is_held() && write.op.is_idle() {
+                write.lose(reason, cx);
+            }
+        });
+    }
+
+    /// The server has a read hold of an owner that has none here, because it ended at its limit, or its release was
+    /// refused. A job brings it to the count that there is.
+    pub(super) fn release_unknown_read(&mut self, now: Time, permit: &Permit, out: &mut Effects) {
+        let Some(read) = permit.owner.other_face() else {
+            return;
+        };
+        self.ensure_face(now, read, &permit.field);
+        let lease = self.rules.watchdog_timeout;
+        self.change(now, read, out, |read, cx| {
+            if !read.tenure.is_held() {
+                read.tenure.note_possible_lease(lease);
+                read.release(cx);
+            }
+        });
+    }
+
+    /// The hash is gone, or is none of a lock any more, and with it what this owner held with its other face. `by`: the
+    /// release that has found that. It may have looked before a hold began that is younger.
+    pub(super) fn lose_other_face(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        found: Option<LossReason>,
+        by: Option<OpId>,
+        out: &mut Effects,
+    ) {
+        let gone = found.filter(|reason| matches!(reason, LossReason::Gone | LossReason::Changed));
+        let Some((other, reason)) = owner.other_face().zip(gone) else {
+            return;
+        };
+        self.change(now, other, out, |other, cx| {
+            let is_older = by.is_none_or(|release| other.generation.0 < release.0);
+            if other.tenure.is_held() && is_older {
+                other.lose(reason, cx);
+            }
+        });
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
-use super::op::{Grant, Pass, Passed};
+use super::op::{Around, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Lane, Order, PassStreak, Waiter};
 use super::release::ReleaseSend;
@@ -71,7 +71,7 @@ impl LockCore {
         let (to, lease) = (waiter.owner, waiter.terms.lease);
         let field = waiter.field?;
         let generation = self.ids.generation();
-        let receiver = || OwnerState::new(Arc::clone(&field), generation, now);
+        let receiver = || OwnerState::new(Arc::clone(&field), generation, false, now);
         self.owners.ensure(to, receiver);
         self.queue.use_field(head);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
@@ -183,7 +183,9 @@ impl LockCore {
 impl OwnerState {
     /// The lock is being handed to this owner.
     fn begin_grant(&mut self, waiter: WaiterId, lease: Duration, cx: &mut Context<'_>) -> OpId {
-        let id = self.begin_acquire(waiter, Order::Queued, lease, cx).id;
+        let around = Around::Nothing;
+        let acquire = self.begin_acquire(waiter, Order::Queued, lease, around, cx);
+        let id = acquire.id;
         if let Some(acquire) = self.op.acquire_mut() {
             acquire.grant = Some(Grant::Awaited);
         }

@@ -22,7 +22,7 @@
 use std::time::Duration;
 
 use super::queue::Order;
-use super::values::{OpId, OwnerKey, Time, Token, WaiterId};
+use super::values::{LossReason, OpId, OwnerKey, Time, Token, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -49,8 +49,19 @@ pub(super) struct Acquire {
     pub(super) then_release: bool,
     /// A busy reply leaves its owner a place in the server's queue.
     pub(super) queues_up: bool,
+    /// What the owner holds with the face that writes, if it is to read.
+    pub(super) around: Around,
     /// It is another owner's pass that takes the lock.
     pub(super) grant: Option<Grant>,
+}
+
+/// Whether an owner that is to read writes too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Around {
+    Nothing,
+    /// It did when the acquire began, and has not lost that since.
+    Write,
+    Lost(LossReason),
 }
 
 /// An attempt of one that queues, by an owner that holds nothing.
@@ -299,8 +310,10 @@ impl Op {
                 losses: _,
                 then_release,
                 queues_up: _,
+                around,
                 grant,
             }) => match (grant, *target > 1, held, then_release, order) {
+                (_, false, ..) if *around != Around::Nothing => "a read inside of a write",
                 (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
                 (Some(Grant::Awaited | Grant::Forced), _, _, false, _) => {
                     "a lock being handed to it"

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hold::Loss;
-use super::op::{Acquire, Op, Release, Unlock, Unlocking};
+use super::op::{Acquire, Around, Op, Release, Unlock, Unlocking};
 use super::queue::Order;
 use super::tenure::{Place, Tenure};
 use super::values::{
@@ -68,8 +68,9 @@ pub(super) struct IndexEntry {
 }
 
 impl OwnerState {
-    pub(super) fn new(field: Arc<str>, generation: Generation, now: Time) -> Self {
-        let (tenure, op) = (Tenure::new(now), Op::Idle);
+    /// `shared`: it holds the lock beside others.
+    pub(super) fn new(field: Arc<str>, generation: Generation, shared: bool, now: Time) -> Self {
+        let (tenure, op) = (Tenure::new(now, shared), Op::Idle);
         Self {
             field,
             generation,
@@ -158,6 +159,7 @@ impl OwnerState {
         waiter: WaiterId,
         order: Order,
         lease: Duration,
+        around: Around,
         cx: &mut Context<'_>,
     ) -> Acquire {
         debug_assert!(self.op.is_idle(), "I2: one operation at a time");
@@ -172,6 +174,7 @@ impl OwnerState {
             then_release: false,
             // I8: an owner that has the lock is not in the queue.
             queues_up: cx.place_wait.is_some() && order == Order::Queued && target == 1,
+            around,
             grant: None,
         };
         self.op = Op::Acquire(acquire.clone());

@@ -254,10 +254,14 @@ impl LockCore {
         out: &mut Effects,
     ) {
         self.step(now, out, |core, out| {
+            if !core.is_at_release(owner, op) {
+                return;
+            }
             let mut freed = false;
             let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
                 freed = own.answered(answer.gone, cx);
             });
+            core.lose_other_face(now, owner, answer.gone, Some(op), out);
             // Where the server has the queue, it tells the next one.
             if freed && !passed && core.discipline.has_front() {
                 core.note_freed();

@@ -88,9 +88,9 @@ impl LockCore {
     ) {
         let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| {
+            let lost = core.change(now, owner, out, |own, cx| {
                 if own.generation != generation || !own.tenure.is_held() {
-                    return;
+                    return None;
                 }
                 match outcome {
                     RenewOutcome::Held {
@@ -101,9 +101,14 @@ impl LockCore {
                         .tenure
                         .renewed(now, sent_at, asked, acknowledged, &rules),
                     RenewOutcome::Unknown => own.tenure.not_renewed(now, &rules),
-                    RenewOutcome::Lost(reason) => own.lose(reason, cx),
+                    RenewOutcome::Lost(reason) => {
+                        own.lose(reason, cx);
+                        return Some(reason);
+                    }
                 }
+                None
             });
+            core.lose_other_face(now, owner, lost.flatten(), None, out);
         });
     }
 
@@ -160,7 +165,8 @@ impl LockCore {
         own.is_none_or(|own| own.tenure.is_confirmed())
     }
 
-    /// Ends every hold of an owner, if it still is in the same generation.
+    /// Ends every hold of an owner, if it still is in the same generation: its field was taken away. `None`: the server
+    /// has said so of the hold that is there.
     pub fn lose_owner(
         &mut self,
         now: Time,
@@ -175,6 +181,8 @@ impl LockCore {
                     own.lose(reason, cx);
                 }
             });
+            let lost = Some(reason).filter(|_| generation.is_none());
+            core.lose_other_face(now, owner, lost, None, out);
         });
     }
 }

@@ -66,10 +66,13 @@ pub(super) struct Tenure {
     warned: bool,
     /// Another server has taken over, which may have an older expiry than was promised.
     behind: bool,
+    /// Others hold the lock too, and may shorten its lease: nothing is certain for longer than the watchdog's timeout after
+    /// the last confirmation, and fixed leases are raised again as if they were renewed.
+    shared: bool,
 }
 
 impl Tenure {
-    pub(super) fn new(now: Time) -> Self {
+    pub(super) fn new(now: Time, shared: bool) -> Self {
         Self {
             holds: Holds::default(),
             lost: LostHolds::default(),
@@ -86,6 +89,7 @@ impl Tenure {
             renewal: RenewalState::Waiting,
             warned: false,
             behind: false,
+            shared,
         }
     }
 
@@ -190,7 +194,7 @@ impl Tenure {
         let renews = self
             .renewal_lease(sent_at, rules)
             .is_none_or(|asked| lease >= asked);
-        let promised = self.promise(sent_at, lease, acknowledged);
+        let promised = self.promise(sent_at, lease, acknowledged, rules);
         if promised && renews {
             self.confirmed_at(sent_at);
         }
@@ -198,14 +202,29 @@ impl Tenure {
     }
 
     /// Moves the deadline to this lease if enough replicas have confirmed it. Nothing else moves it.
-    fn promise(&mut self, sent_at: Time, lease: Duration, acknowledged: u32) -> bool {
+    fn promise(
+        &mut self,
+        sent_at: Time,
+        lease: Duration,
+        acknowledged: u32,
+        rules: &Rules,
+    ) -> bool {
         self.lease_max = self.lease_max.max(lease);
         if acknowledged < self.replicas {
             return false;
         }
-        self.deadline = self.deadline.max(local_deadline(sent_at, lease));
+        let certain = self.certain(lease, rules);
+        self.deadline = self.deadline.max(local_deadline(sent_at, certain));
         self.confirmed = true;
         true
+    }
+
+    /// For how much of a lease nothing that others do ends it.
+    pub(super) fn certain(&self, lease: Duration, rules: &Rules) -> Duration {
+        match self.shared {
+            true => lease.min(rules.watchdog_timeout),
+            false => lease,
+        }
     }
 
     /// Some hold may be wanted for longer than replicas have confirmed: a nested acquire has raised the lease
@@ -363,8 +382,23 @@ impl Tenure {
 
     /// The longest time still promised to the holds that are left.
     pub(super) fn promised(&self, now: Time, rules: &Rules) -> Duration {
-        let left = self.holds.iter().map(|hold| hold.policy.left(now, rules));
+        let left = self.holds.iter().map(|hold| self.left(hold, now, rules));
         left.fold(LEASE_MIN, Duration::max)
+    }
+
+    /// The lease that a hold still needs.
+    fn left(&self, hold: &Hold, now: Time, rules: &Rules) -> Duration {
+        let left = hold.policy.left(now, rules);
+        match hold.policy {
+            // What is said lowers a lease that is shared.
+            LeasePolicy::Fixed { .. } if self.shared => lease_for_deadline(left),
+            LeasePolicy::Fixed { .. } | LeasePolicy::Watchdog { .. } => left,
+        }
+    }
+
+    /// Whether a hold is looked at from time to time.
+    fn is_renewed(&self, policy: LeasePolicy) -> bool {
+        self.shared || policy.is_renewed()
     }
 
     pub(super) fn snapshot(&self, now: Time, id: HoldId, rules: &Rules) -> Option<HoldSnapshot> {
@@ -373,7 +407,7 @@ impl Tenure {
             deadline: self.deadline,
             at_risk_from: self
                 .at_risk_from(rules)
-                .filter(|_| hold.policy.is_renewed()),
+                .filter(|_| self.is_renewed(hold.policy)),
             ends: hold.policy.ends(),
             over: hold.over(self.deadline, now),
             policy: hold.policy,

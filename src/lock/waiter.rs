@@ -231,7 +231,8 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
             lock: lock.to_string(),
             depth,
         },
-        Rejected::AlreadyHeld => Error::AlreadyHeld {
+        // No name leads to a lock with faces so far.
+        Rejected::AlreadyHeld | Rejected::OwnRead => Error::AlreadyHeld {
             lock: lock.to_string(),
         },
         Rejected::TooLate => late("the lease was already over; use a longer one"),

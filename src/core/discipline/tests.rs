@@ -1,5 +1,7 @@
 //! Fair locks: what becomes of an owner's place in the server's queue.
 
+mod read_write;
+
 use std::time::Duration;
 
 use crate::LossReason;

@@ -8,14 +8,16 @@ use crate::core::{RenewalAsk, Rules, Time};
 impl Tenure {
     /// The lease that a renewal asks for; `None` if no hold is renewed.
     pub(super) fn renewal_lease(&self, now: Time, rules: &Rules) -> Option<Duration> {
-        let renewed = self.holds.iter().filter(|hold| hold.policy.is_renewed());
-        let left = renewed.map(|hold| hold.policy.left(now, rules)).max();
+        let renewed = self.holds.iter();
+        let renewed = renewed.filter(|hold| self.is_renewed(hold.policy));
+        let left = renewed.map(|hold| self.left(hold, now, rules)).max();
         left.map(|lease| lease.max(LEASE_MIN))
     }
 
-    /// Without a renewal by then a watchdog hold is at risk.
+    /// Without a renewal by then a hold that is renewed is at risk.
     pub(super) fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
-        (self.holds.renewed() > 0).then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
+        let any = self.holds.renewed() > 0 || self.shared && self.is_held();
+        any.then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
     }
 
     /// When the next renewal is due.
@@ -121,11 +123,11 @@ impl Tenure {
         rules: &Rules,
     ) {
         if let RenewalAsk::Extend(lease) = asked {
-            if !self.promise(sent_at, lease, acknowledged) {
+            if !self.promise(sent_at, lease, acknowledged, rules) {
                 return self.not_renewed(now, rules);
             }
             // One that went to the former server may promise less.
-            self.behind &= local_deadline(sent_at, lease) < self.deadline;
+            self.behind &= local_deadline(sent_at, self.certain(lease, rules)) < self.deadline;
         }
         self.renewal = RenewalState::Waiting;
         self.confirmed_at(sent_at);

@@ -23,7 +23,7 @@ fn tenure_of(policies: &[LeasePolicy]) -> (Tenure, Vec<HoldId>) {
 
 fn tenure_with(policies: &[LeasePolicy], replicas: u32) -> (Tenure, Vec<HoldId>) {
     let mut ids = crate::core::values::Ids::default();
-    let mut tenure = Tenure::new(NOW);
+    let mut tenure = Tenure::new(NOW, false);
     let holds = policies.iter().map(|policy| {
         let id = ids.hold();
         tenure.add(id, *policy, NOW, LEASE, replicas, &RULES);
@@ -47,7 +47,7 @@ fn reasons(losses: &[Loss]) -> Vec<LossReason> {
 fn the_deadline_lies_before_the_servers_and_only_moves_forward() {
     let (mut tenure, _) = tenure_of(&[WATCHDOG]);
     assert_eq!(tenure.deadline, NOW + Duration::from_millis(29_698));
-    assert!(tenure.promise(NOW, secs(1), 0));
+    assert!(tenure.promise(NOW, secs(1), 0, &RULES));
     assert_eq!(tenure.deadline, NOW + Duration::from_millis(29_698));
 }
 
@@ -185,7 +185,7 @@ fn a_renewal_that_too_few_replicas_confirm_is_repeated() {
 /// Its call may not be polled any more.
 #[test]
 fn a_hold_that_its_call_has_not_confirmed_is_not_renewed() {
-    let mut tenure = Tenure::new(NOW);
+    let mut tenure = Tenure::new(NOW, false);
     let hold = crate::core::values::Ids::default().hold();
     tenure.add(hold, WATCHDOG, NOW, LEASE, 1, &RULES);
     assert_eq!(tenure.begin_renewal(NOW + secs(20), &RULES), None);
@@ -196,7 +196,7 @@ fn a_hold_that_its_call_has_not_confirmed_is_not_renewed() {
 /// Another server takes over during that: it is only asked whether the hold is there.
 #[test]
 fn nor_after_a_failover() {
-    let mut tenure = Tenure::new(NOW);
+    let mut tenure = Tenure::new(NOW, false);
     let hold = crate::core::values::Ids::default().hold();
     tenure.add(hold, WATCHDOG, NOW, LEASE, 1, &RULES);
     let (end, mut at) = (tenure.deadline, NOW + secs(1));
@@ -217,7 +217,7 @@ fn nor_after_a_failover() {
 /// Its guard is in the hands of a caller, whatever becomes of the call that was first.
 #[test]
 fn a_nested_hold_is_renewed_beside_one_that_is_not_confirmed_and_after_it() {
-    let (mut tenure, mut ids) = (Tenure::new(NOW), crate::core::values::Ids::default());
+    let (mut tenure, mut ids) = (Tenure::new(NOW, false), crate::core::values::Ids::default());
     let outer = ids.hold();
     tenure.add(outer, WATCHDOG, NOW, LEASE, 1, &RULES);
     tenure.add(ids.hold(), WATCHDOG, NOW + secs(1), LEASE, 0, &RULES);
@@ -244,7 +244,7 @@ fn what_a_nested_hold_asks_for_is_confirmed_in_time() {
         (fixed(NOW + secs(600)), NOW + secs(600)),
         (LeasePolicy::Watchdog { limit }, NOW + secs(20)),
     ] {
-        let (mut tenure, mut ids) = (Tenure::new(NOW), crate::core::values::Ids::default());
+        let (mut tenure, mut ids) = (Tenure::new(NOW, false), crate::core::values::Ids::default());
         let outer = ids.hold();
         tenure.add(outer, fixed(short), NOW, secs(5), 1, &RULES);
         tenure.confirmed(outer, NOW, secs(5), 1, &RULES);

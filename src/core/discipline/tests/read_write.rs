@@ -1,0 +1,637 @@
+//! Read-write locks: what the two faces of an owner have to do with each other, and readers with writers.
+
+use super::*;
+use crate::core::tests::Unlock;
+use crate::core::{Face, Generation, HoldId, LeaseKind, RenewOutcome, RenewalAsk, Terms};
+
+const fn read(owner: OwnerKey) -> OwnerKey {
+    OwnerKey::of(owner.thread, Face::Read)
+}
+
+const fn write(owner: OwnerKey) -> OwnerKey {
+    OwnerKey::of(owner.thread, Face::Write)
+}
+
+const A_READS: OwnerKey = read(A);
+const A_WRITES: OwnerKey = write(A);
+const B_READS: OwnerKey = read(B);
+const B_WRITES: OwnerKey = write(B);
+const C_READS: OwnerKey = read(C);
+const C_WRITES: OwnerKey = write(C);
+
+const HOUR: Terms = Terms {
+    lease: Duration::from_secs(3_600),
+    kind: LeaseKind::Fixed,
+    ..TERMS
+};
+
+impl Fixture {
+    fn read_write() -> Self {
+        Self {
+            core: LockCore::new(Discipline::ReadWrite, RULES, Life::Open),
+            ..Self::new()
+        }
+    }
+
+    /// A call that queues has the lock, and leaves.
+    fn queues_and_takes(&mut self, owner: OwnerKey) -> HoldId {
+        let waiter = self.call(owner, Order::Queued);
+        let permit = self.permit(waiter);
+        let hold = self.is_taken(&permit).expect("wanted");
+        self.leaves(waiter);
+        hold
+    }
+
+    fn is_taken(&mut self, permit: &Permit) -> Result<HoldId, Rejected> {
+        let sent_at = self.now;
+        let taken = self.step(|core, now, out| core.taken(now, permit, sent_at, out));
+        taken.map(|(hold, _)| hold)
+    }
+
+    fn is_taken_outside(&mut self, permit: &Permit) -> Result<HoldId, Rejected> {
+        let sent_at = self.now;
+        let taken = self.step(|core, now, out| core.taken_outside(now, permit, sent_at, out));
+        taken.map(|(hold, _)| hold)
+    }
+
+    fn asks(&mut self, waiter: WaiterId) -> Result<Admission, Rejected> {
+        let field = "f".into();
+        self.step(|core, now, out| core.admit(now, waiter, &field, out))
+    }
+
+    fn waits_its_turn(&mut self, waiter: WaiterId) -> bool {
+        matches!(self.asks(waiter), Ok(Admission::Queued { .. }))
+    }
+
+    fn waits_for_its_owner(&mut self, waiter: WaiterId) -> bool {
+        matches!(self.asks(waiter), Ok(Admission::OwnerBusy { .. }))
+    }
+
+    fn has(&self, owner: OwnerKey, hold: HoldId) -> bool {
+        self.core.snapshot(self.now, owner, hold).is_some()
+    }
+
+    fn generation(&self, owner: OwnerKey) -> Generation {
+        self.core.owners.get(owner).expect("known").generation
+    }
+
+    fn renewal_finds(&mut self, owner: OwnerKey, reason: LossReason) {
+        let (generation, lost) = (self.generation(owner), RenewOutcome::Lost(reason));
+        self.step(|core, now, out| core.renewed(now, owner, generation, lost, out));
+    }
+
+    fn released(&mut self, unlock: &Unlock) {
+        self.unlocked(unlock, 0, None).expect("released");
+    }
+}
+
+#[test]
+fn the_first_reader_attempts_alone_and_all_others_follow_it() {
+    let mut fixture = Fixture::read_write();
+    let [first, second, third] =
+        [A_READS, B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    let permit = fixture.permit(first);
+    assert!(fixture.waits_its_turn(second) && fixture.waits_its_turn(third));
+    fixture.is_taken(&permit).expect("wanted");
+    for waiter in [third, second] {
+        assert!(fixture.core.has_reason_to_retry(waiter));
+        assert!(fixture.core.has_turn(waiter));
+    }
+    let permits = [third, second].map(|waiter| fixture.permit(waiter));
+    for permit in permits {
+        fixture.is_taken(&permit).expect("wanted");
+    }
+    assert_eq!(fixture.core.counts().held, 3);
+}
+
+#[test]
+fn every_reader_is_woken_when_the_first_is_in() {
+    let mut fixture = Fixture::read_write();
+    let waiters = [A_READS, B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    let permit = fixture.permit(waiters[0]);
+    fixture.is_taken(&permit).expect("wanted");
+    for waiter in &waiters[1..] {
+        assert!(fixture.out.woken.contains(waiter), "{:?}", fixture.out);
+    }
+}
+
+/// It may find the lock held by a writer elsewhere, if the hold of the other reader is lost and that is not known yet. It
+/// must not attempt again and again until it is.
+#[test]
+fn a_reader_that_has_followed_waits_when_it_finds_the_lock_held() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(A_READS);
+    let waiter = fixture.call(B_READS, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(!fixture.core.has_reason_to_retry(waiter));
+}
+
+#[test]
+fn a_writer_waits_for_all_readers_and_a_reader_for_no_writer_that_waits() {
+    let mut fixture = Fixture::read_write();
+    let first = fixture.lock(A_READS);
+    let writer = fixture.call(B_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(writer));
+    let second = fixture.queues_and_takes(C_READS);
+    for (owner, hold) in [(A_READS, first), (C_READS, second)] {
+        let unlock = fixture.unlock(owner, hold);
+        assert!(fixture.waits_its_turn(writer));
+        fixture.released(&unlock);
+    }
+    assert!(fixture.out.woken.contains(&writer));
+    assert!(fixture.core.has_reason_to_retry(writer));
+    fixture.permit(writer);
+}
+
+#[test]
+fn readers_wait_for_a_writer_and_one_of_them_goes_first() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_WRITES);
+    let [first, second] = [B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    assert!(fixture.waits_its_turn(first) && fixture.waits_its_turn(second));
+    let unlock = fixture.unlock(A_WRITES, hold);
+    assert!(fixture.waits_its_turn(first), "its release is under way");
+    fixture.released(&unlock);
+    assert_eq!(fixture.out.woken[..], [first]);
+    fixture.permit(first);
+    assert!(fixture.waits_its_turn(second));
+}
+
+/// The lock is free for both lanes: what the head of one has found does not keep that of the other asleep.
+#[test]
+fn a_freed_lock_is_a_reason_for_the_heads_of_both_lanes() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(C_READS);
+    let [writer, reader] = [A_WRITES, B_READS].map(|owner| fixture.call(owner, Order::Queued));
+    assert!(fixture.waits_its_turn(writer));
+    let permit = fixture.permit(reader);
+    fixture.untaken(&permit, Untaken::Busy);
+    let unlock = fixture.unlock(C_READS, hold);
+    fixture.released(&unlock);
+    assert!(fixture.out.woken.contains(&writer) && fixture.out.woken.contains(&reader));
+    let permit = fixture.permit(reader);
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(fixture.out.woken.contains(&writer));
+    assert!(fixture.core.has_reason_to_retry(writer));
+}
+
+#[test]
+fn an_owner_that_writes_reads_without_waiting() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let other = fixture.call(B_READS, Order::Queued);
+    assert!(fixture.waits_its_turn(other));
+    let reads = fixture.queues_and_takes(A_READS);
+    assert!(fixture.waits_its_turn(other));
+    // The write hold is released, and the readers of this client may follow the one that is in.
+    let unlock = fixture.unlock(A_WRITES, writes);
+    fixture.released(&unlock);
+    assert!(fixture.out.woken.contains(&other));
+    fixture.queues_and_takes(C_READS);
+    let writer = fixture.call(C_WRITES, Order::Queued);
+    assert_eq!(fixture.asks(writer), Err(Rejected::OwnRead));
+    let unlock = fixture.unlock(A_READS, reads);
+    fixture.released(&unlock);
+}
+
+#[test]
+fn an_owner_that_reads_may_not_write_and_nothing_is_sent() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_READS);
+    for order in [Order::Queued, Order::AtOnce] {
+        let waiter = fixture.call(A_WRITES, order);
+        assert_eq!(fixture.asks(waiter), Err(Rejected::OwnRead));
+        fixture.leaves(waiter);
+    }
+    // While the read is being released, it waits for that.
+    let unlock = fixture.unlock(A_READS, hold);
+    let waiter = fixture.call(A_WRITES, Order::Queued);
+    assert!(fixture.waits_for_its_owner(waiter));
+    fixture.released(&unlock);
+    assert!(fixture.out.woken.contains(&waiter));
+    fixture.permit(waiter);
+}
+
+/// Another branch of its owner reads meanwhile.
+#[test]
+fn a_writer_that_waits_is_told_that_its_owner_reads() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(B_READS);
+    let writer = fixture.call(A_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(writer));
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    fixture.is_taken(&permit).expect("wanted");
+    assert!(fixture.out.woken.contains(&writer), "{:?}", fixture.out);
+    assert!(fixture.core.has_reason_to_retry(writer));
+    assert_eq!(fixture.asks(writer), Err(Rejected::OwnRead));
+}
+
+/// I2: acquires of both faces come one after the other, and a release waits for none of the other face.
+#[test]
+fn an_owner_has_one_acquire_under_way_whatever_its_face() {
+    let mut fixture = Fixture::read_write();
+    let writer = fixture.call(A_WRITES, Order::Queued);
+    let permit = fixture.permit(writer);
+    let reader = fixture.call(A_READS, Order::Queued);
+    assert!(fixture.waits_for_its_owner(reader));
+    let writes = fixture.is_taken(&permit).expect("wanted");
+    assert!(fixture.out.woken.contains(&reader));
+    let inside = fixture.permit(reader);
+    let unlock = fixture.unlock(A_WRITES, writes);
+    let next = fixture.call(A_WRITES, Order::Queued);
+    assert!(fixture.waits_for_its_owner(next));
+    fixture.released(&unlock);
+    assert!(fixture.waits_for_its_owner(next), "it is about to read");
+    fixture.is_taken_outside(&inside).expect("wanted");
+    assert_eq!(fixture.asks(next), Err(Rejected::OwnRead));
+}
+
+#[test]
+fn a_read_inside_of_a_write_that_was_lost_is_undone() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    fixture.renewal_finds(A_WRITES, LossReason::Gone);
+    // Its owner may have seen that before the read is answered.
+    fixture.step(|core, now, out| core.drop_hold(now, A_WRITES, writes, out));
+    let lost = Err(Rejected::Lost(LossReason::Gone));
+    assert_eq!(fixture.is_taken(&permit), lost);
+    assert_eq!(fixture.out.jobs[0].0, A_READS);
+}
+
+/// The read has made the key again: the write hold is lost, and its owner hears of it now.
+#[test]
+fn a_read_that_finds_no_write_hold_tells_of_its_loss() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    let lost = Err(Rejected::Lost(LossReason::Gone));
+    assert_eq!(fixture.is_taken_outside(&permit), lost);
+    assert_eq!(fixture.out.jobs[0].0, A_READS);
+    let unlock = fixture.step(|core, now, out| core.unlock(now, A_WRITES, writes, out));
+    assert_eq!(unlock, Err(LossReason::Gone));
+}
+
+/// Its write hold was taken away, and another writer has the lock: without that rule the call would attempt again and
+/// again, because its owner seems to hold the lock.
+#[test]
+fn a_read_inside_of_a_write_that_finds_another_writer_tells_of_the_loss() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(!fixture.has(A_WRITES, writes));
+    let lost = Err(Rejected::Lost(LossReason::Taken));
+    assert_eq!(fixture.asks(reader), lost);
+}
+
+#[test]
+fn a_read_beside_the_release_of_its_write_is_an_ordinary_one() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    let unlock = fixture.unlock(A_WRITES, writes);
+    let reads = fixture.is_taken_outside(&permit).expect("wanted");
+    fixture.released(&unlock);
+    assert!(fixture.has(A_READS, reads));
+}
+
+/// Its guard is dropped while the read is on its way.
+#[test]
+fn the_release_of_a_write_waits_for_no_read_that_is_under_way() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    let job = fixture.drop_hold(A_WRITES, writes);
+    assert_eq!(fixture.job_sends(A_WRITES, job).0, 0);
+    let reads = fixture.is_taken(&permit).expect("wanted");
+    fixture.answered(A_WRITES, 0, None);
+    assert!(fixture.has(A_READS, reads));
+}
+
+#[test]
+fn the_loss_of_the_hash_ends_both_faces_and_that_of_a_field_one() {
+    for (face, other) in [(A_WRITES, A_READS), (A_READS, A_WRITES)] {
+        let losses = [
+            (LossReason::Gone, 2),
+            (LossReason::Changed, 2),
+            (LossReason::Taken, 1),
+        ];
+        for (reason, ended) in losses {
+            let mut fixture = Fixture::read_write();
+            fixture.lock(A_WRITES);
+            fixture.lock(A_READS);
+            fixture.renewal_finds(face, reason);
+            assert_eq!(fixture.out.ended.len(), ended, "{face:?}: {reason:?}");
+            // Neither face takes it again before its owner has seen the loss.
+            for owner in [face, other] {
+                let waiter = fixture.call(owner, Order::Queued);
+                assert_eq!(fixture.asks(waiter), Err(Rejected::Lost(reason)));
+            }
+        }
+    }
+}
+
+/// A forced unlock of one field says nothing of the other, an `extend` that finds nothing does.
+#[test]
+fn a_forced_unlock_ends_the_face_whose_field_it_was() {
+    for (is_forced, ended) in [(true, 1), (false, 2)] {
+        let mut fixture = Fixture::read_write();
+        fixture.lock(A_WRITES);
+        fixture.lock(A_READS);
+        let generation = is_forced.then(|| fixture.generation(A_WRITES));
+        fixture.step(|core, now, out| {
+            core.lose_owner(now, A_WRITES, generation, LossReason::Gone, out);
+        });
+        assert_eq!(fixture.out.ended.len(), ended);
+    }
+}
+
+/// Others may shorten the lease: certainty ends one watchdog timeout after it was confirmed, and at each look what is
+/// promised is asked for again.
+#[test]
+fn a_fixed_read_is_certain_for_a_watchdog_timeout_and_raised_again() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock_with(A_READS, HOUR);
+    let (start, timeout) = (fixture.now, RULES.watchdog_timeout);
+    let snapshot = fixture.core.snapshot(start, A_READS, hold).expect("held");
+    assert!(snapshot.deadline <= start + timeout, "{snapshot:?}");
+    assert!(snapshot.at_risk_from.is_some(), "{snapshot:?}");
+    let ends = snapshot.ends.expect("fixed");
+    assert!(ends > start + HOUR.lease - HOUR.lease / 50);
+    fixture.now = fixture.core.timer(A_READS).expect("it is looked at");
+    assert!(fixture.now <= start + timeout / 3);
+    let request = fixture.step(|core, now, out| core.timer_fired(now, A_READS, out));
+    let request = request.expect("due");
+    let RenewalAsk::Extend(lease) = request.asked else {
+        panic!("{request:?}");
+    };
+    // It lasts until the end of the hold by a clock that differs, and no longer than was asked for at first.
+    assert!(crate::core::local_deadline(fixture.now, lease) >= ends);
+    assert!(fixture.now + lease <= start + HOUR.lease);
+    let held = RenewOutcome::Held {
+        sent_at: fixture.now,
+        asked: request.asked,
+        acknowledged: 0,
+    };
+    fixture.step(|core, now, out| core.renewed(now, A_READS, request.generation, held, out));
+    let snapshot = fixture.core.snapshot(fixture.now, A_READS, hold);
+    let deadline = snapshot.expect("held").deadline;
+    assert!(deadline > fixture.now + timeout - timeout / 50);
+    assert!(deadline <= fixture.now + timeout);
+}
+
+/// Its last renewal asks for the rest, so it ends as what it is, and not as one that was not renewed.
+#[test]
+fn a_fixed_read_ends_with_its_lease() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock_with(A_READS, HOUR);
+    loop {
+        let snapshot = fixture.core.snapshot(fixture.now, A_READS, hold);
+        let ends = snapshot.expect("held").ends.expect("fixed");
+        fixture.now = fixture.core.timer(A_READS).expect("watched");
+        if fixture.now >= ends {
+            break;
+        }
+        let sent_at = fixture.now;
+        let request = fixture.step(|core, now, out| core.timer_fired(now, A_READS, out));
+        let Some(request) = request else { continue };
+        let asked = request.asked;
+        let held = RenewOutcome::Held {
+            sent_at,
+            asked,
+            acknowledged: 0,
+        };
+        fixture.step(|core, now, out| core.renewed(now, A_READS, request.generation, held, out));
+    }
+    fixture.step(LockCore::tick);
+    let lost = fixture.step(|core, now, out| core.unlock(now, A_READS, hold, out));
+    assert_eq!(lost, Err(LossReason::LeaseOver));
+}
+
+#[test]
+fn a_release_promises_the_reads_that_stay_what_they_need() {
+    let mut fixture = Fixture::read_write();
+    let terms = Terms {
+        lease: Duration::from_secs(10),
+        ..HOUR
+    };
+    let stays = fixture.lock_with(A_READS, terms);
+    let inner = fixture.lock(A_READS);
+    fixture.drop_hold(A_READS, inner);
+    let lease = match fixture.sends_release(A_READS, true) {
+        ReleaseSend::Count {
+            target: 1, lease, ..
+        } => lease,
+        other => panic!("{other:?}"),
+    };
+    let snapshot = fixture.core.snapshot(fixture.now, A_READS, stays);
+    let ends = snapshot.expect("held").ends.expect("fixed");
+    assert!(crate::core::local_deadline(fixture.now, lease) >= ends);
+}
+
+#[test]
+fn a_fixed_write_is_certain_for_its_lease_and_never_looked_at() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock_with(A_WRITES, HOUR);
+    let snapshot = fixture.core.snapshot(fixture.now, A_WRITES, hold);
+    let snapshot = snapshot.expect("held");
+    assert!(snapshot.deadline > fixture.now + HOUR.lease - HOUR.lease / 50);
+    assert_eq!(snapshot.at_risk_from, None);
+}
+
+/// Nothing is certain any more of what was confirmed one watchdog timeout ago.
+#[test]
+fn a_long_read_that_is_answered_too_late_is_undone() {
+    let mut fixture = Fixture::read_write();
+    let waiter = fixture.call_with(A_READS, Order::Queued, HOUR);
+    let permit = fixture.permit(waiter);
+    let sent_at = fixture.now;
+    fixture.now = fixture.now + RULES.watchdog_timeout;
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    assert_eq!(taken, Err(Rejected::TooLate));
+    assert_eq!(fixture.out.jobs[0].0, A_READS);
+}
+
+/// A read that ended at its limit without a guard is left to its lease, and the script refuses to write meanwhile.
+#[test]
+fn a_read_that_only_the_server_has_is_released_before_the_write() {
+    let mut fixture = Fixture::read_write();
+    let writer = fixture.call(A_WRITES, Order::Queued);
+    let permit = fixture.permit(writer);
+    fixture.untaken(&permit, Untaken::OwnRead);
+    let (owner, job) = fixture.out.jobs[0];
+    assert_eq!(owner, A_READS);
+    assert!(fixture.waits_for_its_owner(writer));
+    let until = fixture.now + RULES.watchdog_timeout;
+    assert_eq!(fixture.job_sends(A_READS, job), (0, until));
+    fixture.answered(A_READS, 0, None);
+    assert!(fixture.out.woken.contains(&writer));
+    fixture.permit(writer);
+}
+
+#[test]
+fn an_attempt_to_read_lets_no_writer_go_first() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(A_READS);
+    let writer = fixture.call(B_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(writer));
+    let attempt = fixture.call(C_READS, Order::AtOnce);
+    fixture.permit(attempt);
+    // One to write does.
+    let attempt = fixture.call(
+        write(OwnerKey::only(crate::core::ThreadId(4))),
+        Order::AtOnce,
+    );
+    assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
+}
+
+#[test]
+fn an_attempt_to_read_lets_readers_go_first_until_one_is_in() {
+    let mut fixture = Fixture::read_write();
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    let attempt = fixture.call(B_READS, Order::AtOnce);
+    assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
+    fixture.is_taken(&permit).expect("wanted");
+    let attempt = fixture.call(B_READS, Order::AtOnce);
+    fixture.permit(attempt);
+}
+
+/// The lock is not free, and a writer that waits would find that.
+#[test]
+fn the_release_of_a_read_inside_of_a_write_frees_nothing() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(A_WRITES);
+    let reads = fixture.lock(A_READS);
+    let waiters = [B_WRITES, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    assert!(waiters.iter().all(|waiter| fixture.waits_its_turn(*waiter)));
+    let unlock = fixture.unlock(A_READS, reads);
+    fixture.released(&unlock);
+    for waiter in waiters {
+        assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
+        assert!(!fixture.core.has_reason_to_retry(waiter));
+    }
+}
+
+/// Without the fence an owner has a new field for each hold, and the scripts look for both faces under one.
+#[test]
+fn both_faces_have_one_field() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let another = "another".into();
+    let admission = fixture.step(|core, now, out| core.admit(now, reader, &another, out));
+    let Ok(Admission::Permit(permit)) = admission else {
+        panic!("{admission:?}");
+    };
+    assert_eq!(&*permit.field, "f");
+}
+
+/// The release was executed twice, and the read between its second copy and that one's answer.
+#[test]
+fn a_release_that_finds_nothing_ends_no_younger_read() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    let job = fixture.drop_hold(A_WRITES, writes);
+    assert_eq!(fixture.job_sends(A_WRITES, job).0, 0);
+    let reads = fixture.is_taken_outside(&permit).expect("wanted");
+    fixture.answered(A_WRITES, 0, GONE);
+    assert!(fixture.has(A_READS, reads));
+}
+
+#[test]
+fn a_release_that_finds_nothing_ends_an_older_read() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reads = fixture.lock(A_READS);
+    let unlock = fixture.unlock(A_WRITES, writes);
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+    assert!(!fixture.has(A_READS, reads));
+}
+
+#[test]
+fn nothing_is_handed_over() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_WRITES);
+    let waiter = fixture.call(B_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(waiter));
+    fixture.drop_hold(A_WRITES, hold);
+    let said = fixture.sends_release(A_WRITES, true);
+    assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
+}
+
+/// Neither reads nor writes of one owner nest into a hold that is not reentrant.
+#[test]
+fn a_read_nests_into_no_write_that_is_not_reentrant() {
+    let alone = Terms {
+        reentrant: false,
+        ..TERMS
+    };
+    for (outer, inner) in [(alone, TERMS), (TERMS, alone)] {
+        let mut fixture = Fixture::read_write();
+        fixture.lock_with(A_WRITES, outer);
+        let waiter = fixture.call_with(A_READS, Order::Queued, inner);
+        assert_eq!(fixture.asks(waiter), Err(Rejected::AlreadyHeld));
+    }
+}
+
+/// The readers behind it would wait for ever.
+#[test]
+fn a_reader_that_is_not_polled_is_passed_over() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_WRITES);
+    let [unpolled, next] = [B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    assert!(fixture.waits_its_turn(unpolled) && fixture.waits_its_turn(next));
+    let unlock = fixture.unlock(A_WRITES, hold);
+    fixture.released(&unlock);
+    assert!(fixture.out.woken.contains(&unpolled));
+    let limit = fixture.now + RULES.command_timeout;
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
+    fixture.now = limit;
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.woken.contains(&next), "{:?}", fixture.out);
+    let permit = fixture.permit(next);
+    fixture.is_taken(&permit).expect("wanted");
+    // It follows as each other reader does.
+    fixture.permit(unpolled);
+}
+
+/// Writers wait for an attempt to read too: a job undoes it.
+#[test]
+fn an_attempt_to_read_that_is_not_polled_keeps_no_writer_waiting() {
+    let mut fixture = Fixture::read_write();
+    let unpolled = fixture.call(A_READS, Order::Queued);
+    fixture.permit(unpolled);
+    let writer = fixture.call(B_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(writer));
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.step(LockCore::tick);
+    let (owner, job) = fixture.out.jobs[0];
+    assert_eq!(owner, A_READS);
+    assert_eq!(fixture.job_sends(A_READS, job).0, 0);
+    fixture.answered(A_READS, 0, None);
+    assert!(fixture.out.woken.contains(&writer));
+    fixture.permit(writer);
+}
+
+#[test]
+fn a_closing_client_takes_no_read_inside_of_a_write() {
+    let mut fixture = Fixture::read_write();
+    fixture.lock(A_WRITES);
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    assert_eq!(fixture.is_taken(&permit), Err(Rejected::Closed));
+    assert_eq!(fixture.out.jobs[0].0, A_READS);
+}
