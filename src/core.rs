@@ -157,7 +157,13 @@ impl LockCore {
         Some(Arc::clone(&self.owners.get(owner)?.field))
     }
 
-    /// Which owner has this field, and since when. Looks through all of them.
+    /// The unbroken time in which an owner holds the lock, or is about to.
+    #[cfg(feature = "test-util")]
+    pub fn generation(&self, owner: OwnerKey) -> Option<Generation> {
+        Some(self.owners.get(owner)?.generation)
+    }
+
+    /// Which owner has this field, and since when; of two faces that read. Looks through all of them.
     pub fn owner_of(&self, field: &str) -> Option<(OwnerKey, Generation)> {
         let mut owners = self.owners.iter();
         let (owner, state) = owners.find(|(_, state)| *state.field == *field)?;

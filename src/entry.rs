@@ -306,10 +306,10 @@ impl Entry {
     fn log(&self, event: &Event) {
         let lock = self.name.given();
         match event {
-            Event::Lost { field, reason } => {
+            Event::Lost { field, reason, .. } => {
                 event!(WARN, %lock, owner = %field, %reason, "lock lost");
             }
-            Event::RenewalOverdue { field } => {
+            Event::RenewalOverdue { field, .. } => {
                 event!(WARN, %lock, owner = %field, "renewal overdue: the lock is at risk");
             }
         }

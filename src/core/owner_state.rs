@@ -268,8 +268,7 @@ impl OwnerState {
                 cx.out.count(Total::Lost, count);
                 // Those that are left are lost with it, and one event says so.
                 if !self.tenure.is_held() {
-                    let field = Arc::clone(&self.field);
-                    cx.out.events.push(Event::Lost { field, reason });
+                    cx.out.events.push(self.lost_event(reason, cx.owner));
                 }
             }
             Unlocked::Lost(_) => {}
@@ -301,13 +300,19 @@ impl OwnerState {
         }
         self.lose_grant(cx);
         if !losses.is_empty() {
-            cx.out.events.push(Event::Lost {
-                field: Arc::clone(&self.field),
-                reason,
-            });
+            cx.out.events.push(self.lost_event(reason, cx.owner));
             cx.out.count(Total::Lost, losses.len());
         }
         end_holds(&losses, cx);
+    }
+
+    fn lost_event(&self, reason: LossReason, OwnerKey { face, .. }: OwnerKey) -> Event {
+        let field = Arc::clone(&self.field);
+        Event::Lost {
+            field,
+            face,
+            reason,
+        }
     }
 
     /// Ends what is over by the clock: holds, and a lock that was handed over and not picked up.
@@ -320,8 +325,7 @@ impl OwnerState {
             return;
         }
         for loss in losses.iter().filter(|loss| loss.is_news) {
-            let (field, reason) = (Arc::clone(&self.field), loss.reason);
-            cx.out.events.push(Event::Lost { field, reason });
+            cx.out.events.push(self.lost_event(loss.reason, cx.owner));
             cx.out.count(Total::Lost, 1);
         }
         end_holds(&losses, cx);

@@ -50,6 +50,7 @@ impl LockCore {
                 if own.tenure.warn_if_overdue(now, &rules) {
                     cx.out.events.push(Event::RenewalOverdue {
                         field: Arc::clone(&own.field),
+                        face: owner.face,
                     });
                 }
                 let asked = own.tenure.begin_renewal(now, &rules)?;

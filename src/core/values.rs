@@ -427,8 +427,15 @@ pub enum Unlocked {
 /// Something that is logged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    Lost { field: Arc<str>, reason: LossReason },
-    RenewalOverdue { field: Arc<str> },
+    Lost {
+        field: Arc<str>,
+        face: Face,
+        reason: LossReason,
+    },
+    RenewalOverdue {
+        field: Arc<str>,
+        face: Face,
+    },
 }
 
 /// A running total of [`ClientStats`](crate::ClientStats).

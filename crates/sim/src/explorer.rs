@@ -11,6 +11,7 @@ pub mod fair;
 mod holds;
 mod kinds;
 mod noted;
+pub mod read_write;
 mod replicas;
 pub mod server;
 pub mod state;
@@ -24,7 +25,8 @@ use std::time::Duration;
 use redisson_lock::LockKind;
 use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::{
-    Discipline, HandOff, LeaseKind, Life, LockCore, Order, OwnerKey, Rules, Terms, ThreadId, Time,
+    Discipline, Face, HandOff, LeaseKind, Life, LockCore, Order, OwnerKey, Rules, Terms, ThreadId,
+    Time,
 };
 use stateright::{Model, Property};
 
@@ -32,6 +34,7 @@ pub use state::{Budget, State};
 pub use worlds::{all, deep};
 
 use coverage::Reached;
+use read_write::Faces;
 use server::Server;
 use state::{At, Caller, Deferred};
 
@@ -78,6 +81,14 @@ pub enum Verb {
     UnlockDetached,
     /// Extends the fixed lease of the latest guard.
     Extend,
+    /// Reads, where the others write.
+    Read,
+    TryRead,
+    ReadFixed,
+    /// Unlocks the first guard.
+    UnlockFirst,
+    /// Drops the first guard.
+    DropFirst,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,6 +119,8 @@ pub enum Action {
     /// Time goes on to the next instant at which something is due.
     Tick,
     ForeignTakes,
+    /// Another process reads.
+    ForeignReads,
     ForeignReleases,
     /// Somebody deletes the key.
     Wipe,
@@ -134,11 +147,21 @@ const LONGEST: Duration = Duration::from_secs(30);
 const FIXED_LEASE: Duration = Duration::from_secs(12);
 
 impl Verb {
+    /// What of a lock the call is for, if it has two faces.
+    fn face(self) -> Face {
+        match self {
+            Self::Read | Self::TryRead | Self::ReadFixed => Face::Read,
+            _ => Face::Write,
+        }
+    }
+
     fn terms(self, replicas: u32, is_reentrant: bool) -> (Order, Terms) {
         let limit = (self == Self::LockLimited).then_some(FIXED_LEASE);
         let (order, kind, lease) = match self {
-            Self::TryLock => (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout),
-            Self::LockFixed => (Order::Queued, LeaseKind::Fixed, FIXED_LEASE),
+            Self::TryLock | Self::TryRead => {
+                (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout)
+            }
+            Self::LockFixed | Self::ReadFixed => (Order::Queued, LeaseKind::Fixed, FIXED_LEASE),
             Self::LockLimited => (Order::Queued, LeaseKind::Watchdog, FIXED_LEASE),
             _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),
         };
@@ -158,8 +181,12 @@ impl Model for World {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
+        let face = match self.discipline {
+            Discipline::Plain | Discipline::Fair => Face::Only,
+            Discipline::ReadWrite => Face::Write,
+        };
         let caller = |(owner, _): &(i64, Vec<Verb>)| Caller {
-            owner: OwnerKey::only(ThreadId(*owner)),
+            owner: OwnerKey::of(ThreadId(*owner), face),
             next: 0,
             at: At::Ready,
             guards: Vec::new(),
@@ -183,6 +210,7 @@ impl Model for World {
             server: Server {
                 has_token: kind.has_token,
                 queue: (self.discipline == Discipline::Fair).then(Vec::new),
+                faces: (self.discipline == Discipline::ReadWrite).then(Faces::default),
                 ..Server::default()
             },
             callers: self.callers.iter().map(caller).collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
     Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk,
-    Time, Token, Untaken, WaiterId, local_deadline,
+    Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::coverage::Input;
@@ -32,9 +32,9 @@ impl State {
 
     fn run_script(&mut self, sent: &Sent) -> Reply {
         let before = self.server.field();
-        let (reply, told) = self.server.run(self.now, sent.script);
+        let (reply, told) = self.server.run(self.now, sent.face, sent.script);
         self.note_holder(before);
-        if self.server.lock.is_some() {
+        if !self.server.is_free() {
             self.expired = false;
         }
         self.publish(told);
@@ -125,7 +125,9 @@ impl State {
                             acknowledged,
                         },
                         Reply::Gone => RenewOutcome::Lost(LossReason::Gone),
-                        Reply::Taken | Reply::Busy { .. } => RenewOutcome::Lost(LossReason::Taken),
+                        Reply::Taken | Reply::Busy { .. } | Reply::Outside | Reply::OwnRead => {
+                            RenewOutcome::Lost(LossReason::Taken)
+                        }
                         Reply::Refused => RenewOutcome::Unknown,
                     },
                 );
@@ -187,9 +189,9 @@ impl State {
             return;
         };
         let untaken = match reply {
-            Reply::Done { token } => {
+            Reply::Done { .. } | Reply::Outside => {
                 let is_late = !self.core.is_attempting(&permit);
-                let unconfirmed = self.taken(nth, &permit, sent.sent_at, token);
+                let unconfirmed = self.taken(nth, &permit, sent.sent_at, Some(reply));
                 if !is_late {
                     self.leave(nth);
                     return self.waits_for_replicas(nth, unconfirmed);
@@ -200,9 +202,13 @@ impl State {
             // The first send may have been executed.
             Reply::Refused if sent.repeats.is_some() => Untaken::Unknown,
             Reply::Busy { .. } => Untaken::Busy,
+            Reply::OwnRead => Untaken::OwnRead,
             Reply::Refused => Untaken::NotExecuted,
         };
         self.untaken(&permit, untaken);
+        if reply == Reply::OwnRead {
+            return self.ask_again(nth, permit.waiter);
+        }
         let Reply::Busy { left } = reply else {
             return self.leave(nth);
         };
@@ -229,15 +235,15 @@ impl State {
     }
 
     /// Answers with a hold that its caller is handed only when replicas have confirmed it.
-    /// `token`: that of the answer, if it was the answer of an acquire.
+    /// `reply`: that of an acquire, if it was one.
     pub(super) fn taken(
         &mut self,
         nth: usize,
         permit: &Permit,
         sent_at: Time,
-        token: Option<Token>,
+        reply: Option<Reply>,
     ) -> Option<At> {
-        let lost = self.is_lost(permit.owner);
+        let lost = self.faces_of(permit.owner).any(|face| self.is_lost(face));
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
         let input = if !self.core.is_attempting(permit) {
             Input::AcquireLate
@@ -246,13 +252,18 @@ impl State {
         } else {
             Input::Taken
         };
-        let taken = self.step(permit.owner, input, |core, now, out| {
-            core.taken(now, permit, sent_at, out)
+        let owner = permit.owner;
+        let taken = self.step(owner, input, |core, now, out| match reply {
+            Some(Reply::Outside) => core.taken_outside(now, permit, sent_at, out),
+            _ => core.taken(now, permit, sent_at, out),
         });
         let (hold, handed_over) = taken.ok()?;
-        let token = token.or(handed_over);
+        let token = match reply {
+            Some(Reply::Done { token: Some(token) }) => Some(token),
+            _ => handed_over,
+        };
         self.note_token(permit, token);
-        let guard = Guard { hold, token };
+        let guard = Guard { owner, hold, token };
         let snapshot = self.core.snapshot(self.now, permit.owner, hold);
         if snapshot.is_none_or(|found| found.over.is_some()) {
             self.wrong = Some("a hold is given to its caller when its lease is over");
@@ -275,7 +286,7 @@ impl State {
     pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
         let input = match outcome {
             _ if !self.core.is_attempting(permit) => Input::AcquireLate,
-            Untaken::Busy | Untaken::NotExecuted => Input::NotExecuted,
+            Untaken::Busy | Untaken::NotExecuted | Untaken::OwnRead => Input::NotExecuted,
             Untaken::OuterGone => Input::OuterGone,
             Untaken::Unknown => Input::AcquireUnknown,
         };
@@ -315,8 +326,8 @@ impl State {
         if self.core.under_way(owner).1 {
             return false;
         }
-        let own = self.callers.iter().filter(|caller| caller.owner == owner);
-        let mut guards = own.flat_map(|caller| &caller.guards).peekable();
+        let guards = self.callers.iter().flat_map(|caller| &caller.guards);
+        let mut guards = guards.filter(|guard| guard.owner == owner).peekable();
         guards.peek().is_some() && guards.all(|guard| self.ended.contains(&guard.hold))
     }
 
@@ -398,6 +409,7 @@ impl State {
         let (gone, token) = match reply {
             Reply::Done { token } => (None, token),
             Reply::Gone => (Some(LossReason::Gone), None),
+            Reply::Outside | Reply::OwnRead => unreachable!("no release has this reply"),
             Reply::Taken | Reply::Busy { .. } | Reply::Refused => (Some(LossReason::Taken), None),
         };
         ReleaseAnswer {

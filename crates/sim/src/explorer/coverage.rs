@@ -37,6 +37,7 @@ named! {
         Lost = "nothing, and its hold was lost",
         Acquire = "an acquire from the queue",
         AtOnce = "an attempt at once",
+        Inside = "a read inside of a write",
         Nested = "a nested acquire",
         NestedAtOnce = "a nested attempt at once",
         NestedThenRelease = "a nested acquire, a release to follow",

@@ -12,18 +12,23 @@ use super::{FIXED_LEASE, Verb};
 
 impl State {
     pub(super) fn end_hold(&mut self, nth: usize, verb: Verb) {
-        let owner = self.callers[nth].owner;
-        let Some(Guard { hold, .. }) = self.callers[nth].guards.pop() else {
+        let guards = &mut self.callers[nth].guards;
+        let guard = match verb {
+            Verb::UnlockFirst | Verb::DropFirst if !guards.is_empty() => Some(guards.remove(0)),
+            _ => guards.pop(),
+        };
+        let Some(Guard { owner, hold, .. }) = guard else {
             return self.leave(nth);
         };
+        self.callers[nth].turns_to(owner.face);
         self.ended.remove(&hold);
         match verb {
-            Verb::Unlock if self.has_ended() => {
+            Verb::Unlock | Verb::UnlockFirst if self.has_ended() => {
                 self.drop_hold(owner, hold);
                 self.leave(nth);
             }
-            Verb::Unlock => self.unlock(nth, hold),
-            Verb::Drop => {
+            Verb::Unlock | Verb::UnlockFirst => self.unlock(nth, hold),
+            Verb::Drop | Verb::DropFirst => {
                 self.drop_hold(owner, hold);
                 self.leave(nth);
             }
@@ -104,11 +109,11 @@ impl State {
 
     /// Moves the end of the latest guard's fixed lease.
     pub(super) fn extend(&mut self, nth: usize) {
-        let owner = self.callers[nth].owner;
         let guard = self.callers[nth].guards.last().copied();
-        let Some(Guard { hold, .. }) = guard.filter(|_| !self.has_ended()) else {
+        let Some(Guard { owner, hold, .. }) = guard.filter(|_| !self.has_ended()) else {
             return self.leave(nth);
         };
+        self.callers[nth].turns_to(owner.face);
         self.step(owner, Input::ExtendBegins, |core, now, out| {
             core.tick(now, out);
         });

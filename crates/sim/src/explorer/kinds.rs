@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::test_util::core::{Generation, OwnerKey, Permit, Time, Token, Untaken};
+use redisson_lock::test_util::core::{Face, Generation, OwnerKey, Permit, Time, Token, Untaken};
 
 use super::RULES;
 use super::server::Field;
@@ -17,9 +17,18 @@ impl State {
 
     /// Since when an owner holds the lock.
     pub(super) fn generation(&self, owner: OwnerKey) -> Option<Generation> {
-        let field = self.core.field(owner)?;
-        let (_, generation) = self.core.owner_of(&field)?;
-        Some(generation)
+        self.core.generation(owner)
+    }
+
+    /// An owner with each of its faces.
+    pub(super) fn faces_of(&self, owner: OwnerKey) -> impl Iterator<Item = OwnerKey> + use<> {
+        let faces: &[_] = match self.server.faces {
+            Some(_) => &[Face::Read, Face::Write],
+            None => &[Face::Only],
+        };
+        faces
+            .iter()
+            .map(move |face| OwnerKey::of(owner.thread, *face))
     }
 
     /// What a call asks with: the field of its owner, or one that was never used before.

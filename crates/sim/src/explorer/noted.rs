@@ -64,9 +64,10 @@ impl State {
     /// What is under way for each owner.
     pub fn rows(&self) -> Vec<(OwnerKey, Row)> {
         let mut rows: Vec<(OwnerKey, Row)> = Vec::with_capacity(self.callers.len());
-        for Caller { owner, .. } in &self.callers {
-            if rows.iter().all(|(other, _)| other != owner) {
-                rows.push((*owner, Row::of(self.core.under_way(*owner).0)));
+        let owners = self.callers.iter().map(|caller| caller.owner);
+        for owner in owners.flat_map(|owner| self.faces_of(owner)) {
+            if rows.iter().all(|(other, _)| *other != owner) {
+                rows.push((owner, Row::of(self.core.under_way(owner).0)));
             }
         }
         rows
@@ -80,7 +81,12 @@ impl State {
         let mut effects = Effects::default();
         let answer = run(&mut self.core, self.now, &mut effects);
         for event in &effects.events {
-            let Event::Lost { field, reason } = event else {
+            let Event::Lost {
+                field,
+                face,
+                reason,
+            } = event
+            else {
                 continue;
             };
             let input = match reason {
@@ -89,8 +95,8 @@ impl State {
                 LossReason::MaxHold => Input::MaxHold,
                 _ => continue,
             };
-            let lost = Field::of(field).owner;
-            let of_owner = |(owner, _): &&(OwnerKey, Row)| owner.thread == lost;
+            let lost = OwnerKey::of(Field::of(field).owner, *face);
+            let of_owner = |(owner, _): &&(OwnerKey, Row)| *owner == lost;
             self.note(rows.iter().filter(of_owner), input);
         }
         self.put_aside(effects);

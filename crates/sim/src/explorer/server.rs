@@ -8,9 +8,10 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::core::{ThreadId, Time, Token, Visitor};
+use redisson_lock::test_util::core::{Face, ThreadId, Time, Token, Visitor};
 
 use super::fair::Place;
+use super::read_write::Faces;
 
 /// The hash of the lock: whose field it has, the count, and when it expires.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -22,11 +23,13 @@ pub struct Server {
     pub token: Option<Token>,
     /// The queue of a fair lock.
     pub queue: Option<Vec<Place>>,
+    /// What a read-write lock has in the place of `lock`.
+    pub faces: Option<Faces>,
     /// What the replicas have: of all that was replicated, what they have confirmed.
     pub replica: Option<(Holder, u32, Time)>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     Ours(Field),
     /// Another process.
@@ -111,6 +114,10 @@ pub enum Reply {
     Gone,
     /// Another field has it.
     Taken,
+    /// Taken for reading, and the same owner does not write.
+    Outside,
+    /// The same owner reads, and would wait for itself.
+    OwnRead,
     /// Another one has it, for this time.
     Busy { left: Duration },
     /// The server does not run it, and never will.
@@ -150,12 +157,15 @@ impl Script {
 
 impl Server {
     /// Runs one script. A message is published, if the kind of lock has messages.
-    pub fn run(&mut self, now: Time, script: Script) -> (Reply, Told) {
+    pub fn run(&mut self, now: Time, face: Face, script: Script) -> (Reply, Told) {
         self.expire(now);
         if self.queue.is_some() {
             return self.run_fair(now, script);
         }
-        let (reply, published) = self.run_hash(now, script);
+        let (reply, published) = match &mut self.faces {
+            Some(faces) => faces.run(now, face, script),
+            None => self.run_hash(now, script),
+        };
         (reply, if published { Told::All } else { Told::None })
     }
 
@@ -254,6 +264,8 @@ impl Server {
             }
             visitor.time(until);
         }
+        let faces = self.faces.iter_mut();
+        faces.for_each(|faces| faces.visit(visitor));
         for place in self.queue.iter_mut().flatten() {
             place.field.visit(visitor);
             visitor.time(&mut place.until);
@@ -266,5 +278,30 @@ impl Server {
         for lock in [&mut self.lock, &mut self.replica] {
             lock.take_if(|(_, _, until)| *until <= now);
         }
+        let faces = self.faces.iter_mut();
+        faces.for_each(|faces| faces.expire(now));
+    }
+
+    pub fn is_free(&self) -> bool {
+        self.lock.is_none() && self.faces.as_ref().is_none_or(Faces::is_free)
+    }
+
+    /// When its lease ends.
+    pub fn ends(&self) -> Option<Time> {
+        let faces = self.faces.as_ref();
+        let lock = self.lock.map(|(_, _, until)| until);
+        lock.or_else(|| faces?.ends())
+    }
+
+    /// Another process has it, beside others or not.
+    pub fn has_foreign(&self) -> bool {
+        let faces = self.faces.as_ref();
+        matches!(self.lock, Some((Holder::Foreign, ..))) || faces.is_some_and(Faces::has_foreign)
+    }
+
+    pub fn clear(&mut self) {
+        self.lock = None;
+        let faces = self.faces.iter_mut();
+        faces.for_each(Faces::clear);
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use redisson_lock::test_util::Traits;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, Life, LockCore, OpId, OwnerKey, Permit, RenewalAsk, Time, Token, Visitor,
-    WaiterId,
+    Face, Generation, HoldId, Life, LockCore, OpId, OwnerKey, Permit, RenewalAsk, Time, Token,
+    Visitor, WaiterId,
 };
 
 use super::coverage::Reached;
@@ -18,6 +18,7 @@ use super::server::{Field, Reply, Script, Server};
 /// What one call does next, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Caller {
+    /// With the face that its latest call is for.
     pub owner: OwnerKey,
     /// The next of its script.
     pub next: usize,
@@ -36,6 +37,7 @@ pub struct Caller {
 /// What a call was handed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Guard {
+    pub owner: OwnerKey,
     pub hold: HoldId,
     /// If the kind of lock has them.
     pub token: Option<Token>,
@@ -89,6 +91,7 @@ pub enum Sender {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sent {
     pub sender: Sender,
+    pub face: Face,
     pub script: Script,
     pub sent_at: Time,
     /// Before the first send of the same call, if this is not it.
@@ -184,8 +187,14 @@ pub struct Budget {
 impl State {
     pub fn send(&mut self, sender: Sender, script: Script) {
         let (sent_at, repeats) = (self.now, None);
+        let face = match sender {
+            Sender::Caller(nth) => self.callers[nth].owner.face,
+            Sender::Job(owner, _) | Sender::Renewal(owner, _) => owner.face,
+            Sender::Nobody => Face::Only,
+        };
         self.outbox.push(Sent {
             sender,
+            face,
             script,
             sent_at,
             repeats,
@@ -322,6 +331,13 @@ impl Caller {
                 guard.visit(visitor);
                 visitor.time(&mut leased.0);
             }
+        }
+    }
+
+    /// What it does next is for this face, if its lock has two.
+    pub fn turns_to(&mut self, face: Face) {
+        if self.owner.face != Face::Only {
+            self.owner.face = face;
         }
     }
 

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use redisson_lock::test_util::core::{
-    Admission, OpId, Order, OwnerKey, ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
+    Admission, Face, OpId, Order, OwnerKey, ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
 };
 
 use super::coverage::Input;
+use super::read_write::Faces;
 use super::server::{Field, Holder, Script, Told};
 use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
@@ -49,23 +50,37 @@ impl State {
                 self.budget.ticks -= 1;
                 self.note_all(Input::TimePasses);
                 self.now = self.next_due().unwrap_or(self.now);
-                let before = self.server.lock.is_some();
+                let before = !self.server.is_free();
                 self.server.expire(self.now);
-                self.expired |= before && self.server.lock.is_none();
+                self.expired |= before && self.server.is_free();
                 self.has_expired |= self.expired;
             }
             Action::ForeignTakes => {
                 self.budget.foreign -= 1;
-                self.server.lock = Some((Holder::Foreign, 1, self.now + LONGEST));
+                let until = self.now + LONGEST;
+                match &mut self.server.faces {
+                    Some(faces) => faces.take_foreign(Face::Write, until),
+                    None => self.server.lock = Some((Holder::Foreign, 1, until)),
+                }
                 self.server.raise();
             }
+            Action::ForeignReads => {
+                self.budget.foreign -= 1;
+                let faces = self.server.faces.iter_mut();
+                faces.for_each(|faces| faces.take_foreign(Face::Read, self.now + LONGEST));
+            }
             Action::ForeignReleases => {
+                let published = match &mut self.server.faces {
+                    Some(faces) => faces.release_foreign(self.now),
+                    None => true,
+                };
                 self.server.lock = None;
-                self.publish(Told::All);
+                self.publish(if published { Told::All } else { Told::None });
             }
             Action::Wipe => {
                 self.budget.wipes -= 1;
-                (self.server.lock, self.robbed) = (None, true);
+                self.server.clear();
+                self.robbed = true;
             }
             Action::Close => self.close(),
             Action::RuntimeEnds => self.end_runtime(),
@@ -91,11 +106,20 @@ impl State {
     }
 
     pub fn foreign_actions(&self, actions: &mut Vec<Action>) {
-        match &self.server.lock {
-            None if self.budget.foreign > 0 => actions.push(Action::ForeignTakes),
-            Some((Holder::Foreign, ..)) => actions.push(Action::ForeignReleases),
-            Some(_) if self.budget.wipes > 0 => actions.push(Action::Wipe),
-            Some(_) | None => {}
+        let server = &self.server;
+        if server.has_foreign() {
+            actions.push(Action::ForeignReleases);
+            return;
+        }
+        match server.is_free() {
+            true if self.budget.foreign > 0 => actions.push(Action::ForeignTakes),
+            false if self.budget.wipes > 0 => actions.push(Action::Wipe),
+            true | false => {}
+        }
+        let faces = server.faces.as_ref();
+        let may_read = |faces: &Faces| faces.is_read() || faces.is_free();
+        if self.budget.foreign > 0 && faces.is_some_and(may_read) {
+            actions.push(Action::ForeignReads);
         }
     }
 
@@ -112,7 +136,7 @@ impl State {
             | At::Confirming { .. }
             | At::Extending { .. } => None,
         });
-        let lease = self.server.lock.map(|(_, _, until)| until);
+        let lease = self.server.ends();
         let places = self.server.queue.iter().flatten();
         let ends = lease.into_iter().chain(places.map(|place| place.until));
         let due = self.timers.values().copied().chain(limits).chain(ends);
@@ -142,7 +166,13 @@ impl State {
             At::Ready => match verb {
                 Some(Verb::UnlockDetached) => self.unlock_detached(nth),
                 Some(Verb::Extend) => self.extend(nth),
-                Some(verb @ (Verb::Unlock | Verb::Drop | Verb::Detach)) => self.end_hold(nth, verb),
+                Some(
+                    verb @ (Verb::Unlock
+                    | Verb::UnlockFirst
+                    | Verb::Drop
+                    | Verb::DropFirst
+                    | Verb::Detach),
+                ) => self.end_hold(nth, verb),
                 Some(verb) => self.call(nth, verb),
                 None => {}
             },
@@ -173,6 +203,7 @@ impl State {
 
     /// A call that wants the lock.
     fn call(&mut self, nth: usize, verb: Verb) {
+        self.callers[nth].turns_to(verb.face());
         let owner = self.callers[nth].owner;
         let (order, terms) = verb.terms(self.replicas, self.kind.is_reentrant);
         let input = match order {
@@ -258,6 +289,7 @@ impl State {
         let caller = &mut self.callers[nth];
         (caller.at, caller.deadline) = (At::Ready, None);
         (caller.woken, caller.subscribed, caller.received) = (false, false, false);
+        caller.turns_to(Face::Write);
         caller.next += 1;
     }
 
@@ -328,6 +360,7 @@ impl State {
             At::Confirming { guard, .. } => {
                 self.drop_hold(owner, guard.hold);
                 self.callers[nth].at = At::Ready;
+                self.callers[nth].turns_to(Face::Write);
                 return;
             }
             At::Ready

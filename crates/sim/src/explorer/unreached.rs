@@ -11,6 +11,7 @@ const WITHOUT_HOLD: &[R] = &[
     R::Waits,
     R::Acquire,
     R::AtOnce,
+    R::Inside,
     R::Receives,
     R::ReceivesThenRelease,
     R::Given,
@@ -51,7 +52,7 @@ const CANNOT_BE: &[Unreached] = &[
         "the giver sends it, and its call asks before it takes the lock",
     ),
     (
-        &[R::Acquire, R::AtOnce],
+        &[R::Acquire, R::AtOnce, R::Inside],
         &[I::OuterGone],
         "there is no outer hold",
     ),
@@ -63,6 +64,7 @@ const CANNOT_BE: &[Unreached] = &[
             R::Lost,
             R::Acquire,
             R::AtOnce,
+            R::Inside,
             R::Nested,
             R::NestedAtOnce,
             R::NestedThenRelease,
@@ -103,6 +105,7 @@ const CANNOT_BE: &[Unreached] = &[
         &[
             R::Acquire,
             R::AtOnce,
+            R::Inside,
             R::Receives,
             R::ReceivesThenRelease,
             R::Given,

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use redisson_lock::test_util::core::OwnerKey;
+use redisson_lock::test_util::core::{Face, OwnerKey, Time};
 
 use super::World;
+use super::read_write::Faces;
 use super::server::{Field, Holder};
 use super::state::{At, State};
 
@@ -33,25 +34,23 @@ impl State {
         let mut owners = BTreeSet::new();
         for caller in &self.callers {
             for guard in &caller.guards {
-                let snapshot = self.core.snapshot(self.now, caller.owner, guard.hold);
+                let owner = guard.owner;
+                let snapshot = self.core.snapshot(self.now, owner, guard.hold);
                 let Some(found) = snapshot.filter(|found| found.over.is_none()) else {
                     continue;
                 };
-                owners.insert(caller.owner);
+                owners.insert(owner);
                 if guard.token != self.server.token {
                     return Some(format!(
-                        "{:?} has {:?} for its hold, the server has {:?}",
-                        caller.owner, guard.token, self.server.token
+                        "{owner:?} has {:?} for its hold, the server has {:?}",
+                        guard.token, self.server.token
                     ));
                 }
                 let until = found
                     .ends
                     .map_or(found.deadline, |ends| ends.min(found.deadline));
-                match self.server.lock {
-                    Some((Holder::Ours(field), _, expires))
-                        if Some(field) == self.field(caller.owner) =>
-                    {
-                        let owner = caller.owner;
+                match self.lasts(owner) {
+                    Some(expires) => {
                         if expires < until {
                             return Some(format!(
                                 "I1: {owner:?} believes until {until:?}, the server says {expires:?}"
@@ -64,16 +63,49 @@ impl State {
                             ));
                         }
                     }
-                    found => {
+                    None => {
                         return Some(format!(
-                            "{:?} believes that it holds; the server has {found:?}",
-                            caller.owner
+                            "{owner:?} believes that it holds; the server has {:?}",
+                            self.server
                         ));
                     }
                 }
             }
         }
-        (owners.len() > 1).then(|| format!("{owners:?} hold at once"))
+        // Readers may, and beside a writer its own ones.
+        let beside = |owner: &OwnerKey, other: &OwnerKey| {
+            owner.face == Face::Read && other.face == Face::Read || owner.thread == other.thread
+        };
+        let together = |owner| owners.iter().all(|other| beside(owner, other));
+        let all_together = owners.iter().all(together);
+        (!all_together).then(|| format!("{owners:?} hold at once"))
+    }
+
+    /// Until when the server has the hold of an owner.
+    fn lasts(&self, owner: OwnerKey) -> Option<Time> {
+        let own = self.field(owner)?;
+        if let Some(faces) = &self.server.faces {
+            return faces.of(owner, own)?.1;
+        }
+        match self.server.lock {
+            Some((Holder::Ours(field), _, expires)) => (field == own).then_some(expires),
+            Some((Holder::Foreign, ..)) | None => None,
+        }
+    }
+
+    /// A reader waits although there is no writer, and is told of nothing.
+    fn sleeping_reader(&self) -> Option<String> {
+        let is_read = self.server.faces.as_ref().is_some_and(Faces::is_read);
+        let mut callers = self.callers.iter();
+        let asleep = callers.find(|caller| {
+            caller.owner.face == Face::Read
+                && matches!(caller.at, At::Queued { .. } | At::Listening { .. })
+        });
+        let asleep = asleep.filter(|_| is_read && !self.robbed && !self.has_expired)?;
+        Some(format!(
+            "a lost wake-up: {:?} sleeps beside readers: {:?}",
+            asleep.owner, asleep.at
+        ))
     }
 
     /// I8: the owner that has the lock is not in the server's queue.
@@ -122,7 +154,8 @@ impl State {
             return Some("an unlock without an outcome".to_owned());
         }
         // After the end of the client the leases free what is left.
-        for owner in self.callers.iter().map(|caller| caller.owner) {
+        let owners = self.callers.iter().map(|caller| caller.owner);
+        for owner in owners.flat_map(|owner| self.faces_of(owner)) {
             if self.has_ended() {
                 break;
             }
@@ -151,8 +184,12 @@ impl State {
         if let Some(field) = abandoned.filter(|_| !(self.has_ended() || self.given_up)) {
             return Some(format!("I9: {field:?} has a place that no call wants"));
         }
+        let sleeping_reader = self.sleeping_reader();
+        if sleeping_reader.is_some() && !self.has_ended() {
+            return sleeping_reader;
+        }
         // Its turn ends, and then the next one comes.
-        let free = self.server.lock.is_none() && abandoned.is_none();
+        let free = self.server.is_free() && abandoned.is_none();
         let asleep = self.callers.iter().find(|caller| match caller.at {
             At::Queued { .. } => true,
             At::Listening { .. } => !self.expired && !self.robbed && self.kind.announces,
@@ -183,6 +220,14 @@ impl State {
 
     /// What the server has of an owner.
     fn count(&self, owner: OwnerKey) -> (Option<Field>, u32) {
+        if let Some(faces) = &self.server.faces {
+            let field = Field {
+                owner: owner.thread,
+                taking: 0,
+            };
+            let found = faces.of(owner, field);
+            return (found.map(|_| field), found.map_or(0, |(count, _)| count));
+        }
         match self.server.lock {
             Some((Holder::Ours(field), count, _)) if field.owner == owner.thread => {
                 (Some(field), count)
@@ -192,8 +237,8 @@ impl State {
     }
 
     fn is_certain(&self, owner: OwnerKey) -> bool {
-        let guards = self.callers.iter().filter(|caller| caller.owner == owner);
-        guards.flat_map(|caller| &caller.guards).any(|guard| {
+        let mut guards = self.callers.iter().flat_map(|caller| &caller.guards);
+        guards.any(|guard| {
             let snapshot = self.core.snapshot(self.now, owner, guard.hold);
             snapshot.is_some_and(|found| found.over.is_none())
         })

@@ -5,6 +5,7 @@ mod handed_over;
 mod kinds;
 mod larger;
 mod of_kind;
+mod read_write;
 mod replicated;
 
 use redisson_lock::LockKind;
@@ -73,6 +74,7 @@ pub fn all() -> Vec<World> {
         replicated::replicated(),
         of_kind::of_kind(),
         fair::fair(),
+        read_write::read_write(),
     ]
     .concat()
 }
