@@ -93,6 +93,17 @@ impl State {
         }
     }
 
+    /// A call waits for what its own owner holds.
+    fn waits_for_itself(&self) -> Option<String> {
+        let waits = |at: &At| matches!(at, At::Queued { .. } | At::Listening { .. });
+        let mut callers = self.callers.iter().filter(|caller| waits(&caller.at));
+        let found = callers.find(|caller| {
+            let mut faces = self.faces_of(caller.owner);
+            faces.any(|face| self.is_certain(face))
+        })?;
+        Some(format!("{:?} waits for itself", found.owner))
+    }
+
     /// A reader waits although there is no writer, and is told of nothing.
     fn sleeping_reader(&self) -> Option<String> {
         let is_read = self.server.faces.as_ref().is_some_and(Faces::is_read);
@@ -184,9 +195,9 @@ impl State {
         if let Some(field) = abandoned.filter(|_| !(self.has_ended() || self.given_up)) {
             return Some(format!("I9: {field:?} has a place that no call wants"));
         }
-        let sleeping_reader = self.sleeping_reader();
-        if sleeping_reader.is_some() && !self.has_ended() {
-            return sleeping_reader;
+        let asleep = self.waits_for_itself().or_else(|| self.sleeping_reader());
+        if let Some(problem) = asleep.filter(|_| !self.has_ended()) {
+            return Some(problem);
         }
         // Its turn ends, and then the next one comes.
         let free = self.server.is_free() && abandoned.is_none();

@@ -196,6 +196,18 @@ fn an_owner_that_writes_reads_without_waiting() {
 }
 
 #[test]
+fn a_second_read_of_an_owner_nests() {
+    let mut fixture = Fixture::read_write();
+    let outer = fixture.lock(A_READS);
+    let waiter = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(waiter);
+    assert_eq!(permit.target, 2);
+    fixture.is_taken(&permit).expect("wanted");
+    fixture.drop_hold(A_READS, outer);
+    assert_eq!(fixture.release_sent(A_READS), 1);
+}
+
+#[test]
 fn an_owner_that_reads_may_not_write_and_nothing_is_sent() {
     let mut fixture = Fixture::read_write();
     let hold = fixture.lock(A_READS);
