@@ -201,13 +201,6 @@ impl LockCore {
         }
     }
 
-    /// The field of an owner that holds nothing may be that of an earlier hold: it gives up the place that it has there.
-    pub fn leave_field(&mut self, now: Time, owner: OwnerKey, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, OwnerState::leave_field);
-        });
-    }
-
     /// When the acquire that is under way for longest counts as one whose call is not polled, if anything
     /// waits for its end; or the calls of an owner that is first in the server's queue.
     fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {

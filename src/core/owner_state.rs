@@ -102,7 +102,7 @@ impl OwnerState {
 
     /// The same, and no call wants it any more.
     pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
-        self.has_place() && (!cx.queues || self.tenure.place == Place::Unwanted)
+        self.has_place() && !cx.queues
     }
 
     pub(super) fn index_entry(&self) -> IndexEntry {
@@ -363,16 +363,8 @@ impl OwnerState {
 
     /// A call of the owner asks.
     pub(super) fn asks(&mut self) {
-        if self.tenure.place == Place::Told {
-            self.tenure.place = Place::Kept;
-        }
-    }
-
-    /// The next attempt has another field, and so another place.
-    pub(super) fn leave_field(&mut self, cx: &mut Context<'_>) {
         if self.has_place() {
-            self.tenure.place = Place::Unwanted;
-            self.release(cx);
+            self.tenure.place = Place::Kept;
         }
     }
 

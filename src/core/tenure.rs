@@ -32,8 +32,6 @@ pub(super) enum Place {
     Kept,
     /// It was told that it may be the first, and no call of it has asked since.
     Told,
-    /// It has one under a field that it does not use any more: a release gives it up although calls of the owner queue.
-    Unwanted,
 }
 
 /// All holds of one owner.

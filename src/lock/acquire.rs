@@ -234,9 +234,6 @@ async fn attempts(
                 left.into_iter().chain(most).min()
             }
         };
-        if entry.name.kind().has_queue() {
-            waking.listen_only_to(&waiter.channel());
-        }
         match waking.longest_wait(shared, entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
@@ -272,12 +269,6 @@ impl Waking {
     fn version(&self) -> u64 {
         let subscription = self.subscription.as_deref();
         subscription.map_or(0, Subscription::version)
-    }
-
-    /// An owner whose field has changed hears another channel.
-    fn listen_only_to(&mut self, channel: &str) {
-        let subscription = self.subscription.take();
-        self.subscription = subscription.filter(|subscription| subscription.is_of(channel));
     }
 
     fn listening(&self) -> Option<&Subscription> {
@@ -423,16 +414,11 @@ impl AcquirePermit {
         stale: bool,
         error: CallError,
     ) -> Result<Attempt, Error> {
-        let is_used = self.has_a_used_field(owner);
-        let asks_again = stale || is_used;
+        let asks_again = stale || self.has_a_used_field(owner);
         self.untaken(match error.maybe_executed {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,
         });
-        if is_used {
-            self.entry
-                .step(|core, now, out| core.leave_field(now, owner.id(), out));
-        }
         match asks_again {
             true => Ok(Attempt::TakenOver),
             false => Err(error.error),
