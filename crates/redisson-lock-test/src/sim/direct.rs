@@ -146,7 +146,7 @@ impl Server {
         let args: Vec<String> = call.args.iter().map(text).collect();
         self.with_keyspace(|keyspace| {
             keyspace.rights = Rights::default();
-            keyspace.listeners = state.listeners(0, &args);
+            keyspace.listeners = state.listeners(0);
         });
         let sha = state.lua[0].load(call.source);
         let reply = state.lua[0].run(&sha, &keys, &args);

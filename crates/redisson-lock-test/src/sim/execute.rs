@@ -143,12 +143,7 @@ impl Server {
         for (channel, _) in &published {
             state.publish(channel);
         }
-        Ok(match answer? {
-            Answer::Nil => Reply::Nil,
-            Answer::Number(number) => Reply::Number(number),
-            Answer::Text(text) => Reply::Text(text),
-            Answer::List(items) => Reply::List(items.into_iter().map(Reply::Text).collect()),
-        })
+        answer.map(Answer::into_reply)
     }
 
     /// What a node of a cluster answers instead of executing a script.
@@ -179,7 +174,7 @@ impl Server {
         }
         let (before, expiries) = self.with_keyspace_of(node, |keyspace| {
             keyspace.rights = state.rights.get(&client).cloned().unwrap_or_default();
-            keyspace.listeners = state.listeners(node, &args);
+            keyspace.listeners = state.listeners(node);
             keys.iter()
                 .map(|key| {
                     let holder = keyspace.holder(key);

@@ -1,17 +1,14 @@
-//! The data of the simulated server: the commands that the scripts use, each as Redis has it. No
-//! connections.
+//! The data of the simulated server. No connections.
+
+mod commands;
+mod queues;
+mod value;
 
 use std::collections::BTreeMap;
 
-use super::rights::{self, Rights};
-
-/// What one key holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Value {
-    /// In order of arrival, as a small Redis hash is.
-    Hash(Vec<(String, String)>),
-    Text(String),
-}
+use super::rights::Rights;
+use redisson_lock::test_util::Reply;
+use value::{Hash, List, SortedSet, Value};
 
 /// A key on its way to another server.
 pub(super) struct Moved {
@@ -20,7 +17,7 @@ pub(super) struct Moved {
     expired: Vec<(String, String)>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Stored {
     value: Value,
     expires_at: Option<u64>,
@@ -32,7 +29,21 @@ pub enum Answer {
     Nil,
     Number(i64),
     Text(String),
-    List(Vec<String>),
+    Status(&'static str),
+    List(Vec<Self>),
+}
+
+impl Answer {
+    /// The same as a client gets it.
+    pub(super) fn into_reply(self) -> Reply {
+        match self {
+            Self::Nil => Reply::Nil,
+            Self::Number(number) => Reply::Number(number),
+            Self::Text(text) => Reply::Text(text),
+            Self::Status(text) => Reply::Text(text.to_owned()),
+            Self::List(items) => Reply::List(items.into_iter().map(Self::into_reply).collect()),
+        }
+    }
 }
 
 /// All keys of a server. Time is milliseconds, and stands still while a script runs.
@@ -44,7 +55,7 @@ pub struct Keyspace {
     keys: BTreeMap<String, Stored>,
     /// Published by the running script, not delivered yet.
     pub published: Vec<(String, String)>,
-    /// How many connections are subscribed to the channels that the running script names.
+    /// How many connections are subscribed to each channel.
     pub listeners: BTreeMap<String, i64>,
     /// What the user of the running script may do.
     pub rights: Rights,
@@ -67,201 +78,17 @@ pub(super) struct RenewReply {
 pub(crate) const WATCHDOG_TIMEOUT_MS: u64 = 30_000;
 
 impl Keyspace {
-    /// One command of a script.
-    pub fn call(&mut self, words: &[String]) -> Result<Answer, String> {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let Some((name, args)) = words.split_first() else {
-            return Err(
-                "ERR Please specify at least one argument for this redis.call() call".to_owned(),
-            );
-        };
-        let name = name.to_ascii_lowercase();
-        if !self.rights.may_call(&name) {
-            return Err(rights::no_command_of_script());
-        }
-        self.expire();
-        Ok(match (name.as_str(), args) {
-            ("hget", &[key, field]) => self.get(key, field)?.map_or(Answer::Nil, Answer::Text),
-            ("hexists", &[key, field]) => Answer::Number(self.get(key, field)?.is_some().into()),
-            ("hlen", &[key]) => Answer::Number(self.fields(key)?.len() as i64),
-            ("hkeys", &[key]) => Answer::List(
-                self.fields(key)?
-                    .iter()
-                    .map(|(field, _)| field.clone())
-                    .collect(),
-            ),
-            ("hincrby", &[key, field, step]) => {
-                Answer::Number(self.add(key, field, integer(step)?)?)
-            }
-            ("hdel", &[key, field]) => Answer::Number(self.delete_field(key, field)?),
-            ("exists", &[key]) => Answer::Number(self.keys.contains_key(key).into()),
-            ("del", &[key]) => Answer::Number(self.keys.remove(key).is_some().into()),
-            ("time", []) => {
-                let (seconds, ms) = (self.clock / 1_000, self.clock % 1_000);
-                Answer::List(vec![seconds.to_string(), (ms * 1_000).to_string()])
-            }
-            ("pttl", &[key]) => Answer::Number(self.time_left(key)),
-            ("pexpire", &[key, ms]) => Answer::Number(self.set_time_left(key, integer(ms)?)?),
-            ("publish", &[channel, _]) if !self.rights.may_use(channel) => {
-                return Err(rights::no_channel_of_script());
-            }
-            ("publish", &[channel, message]) => {
-                self.published
-                    .push((channel.to_owned(), message.to_owned()));
-                Answer::Number(self.listeners.get(channel).copied().unwrap_or(0))
-            }
-            ("get" | "set" | "incr" | "persist", args) => self.call_of_strings(&name, args)?,
-            // A script that needs more has to be given more here.
-            _ => {
-                return Err(format!(
-                    "ERR Unknown Redis command called from script: {words:?}"
-                ));
-            }
-        })
-    }
-
-    /// What the scripts of string locks call, and those of tokens.
-    fn call_of_strings(&mut self, name: &str, args: &[&str]) -> Result<Answer, String> {
-        Ok(match (name, args) {
-            ("get", &[key]) => self
-                .text(key)?
-                .map_or(Answer::Nil, |text| Answer::Text(text.to_owned())),
-            ("set", &[key, value, "nx", "px", ms]) => match self.keys.contains_key(key) {
-                true => Answer::Nil,
-                false => self.set_for(key, value, integer(ms)?)?,
-            },
-            ("set", &[key, value, "px", ms]) => self.set_for(key, value, integer(ms)?)?,
-            ("set", &[key, value, "xx", "keepttl"]) => match self.keys.get_mut(key) {
-                None => Answer::Nil,
-                Some(stored) => {
-                    stored.value = Value::Text(value.to_owned());
-                    Answer::Text("OK".to_owned())
-                }
-            },
-            ("incr", &[key]) => Answer::Number(self.raise(key)?),
-            ("persist", &[key]) => {
-                let expiry = self
-                    .keys
-                    .get_mut(key)
-                    .map(|stored| stored.expires_at.take());
-                Answer::Number(expiry.flatten().is_some().into())
-            }
-            _ => {
-                return Err(format!(
-                    "ERR Unknown Redis command called from script: {name} {args:?}"
-                ));
-            }
-        })
-    }
-
     fn fields(&self, key: &str) -> Result<&[(String, String)], String> {
-        match self.keys.get(key).map(|stored| &stored.value) {
-            None => Ok(&[]),
-            Some(Value::Hash(fields)) => Ok(fields),
-            Some(Value::Text(_)) => Err(WRONG_TYPE.to_owned()),
-        }
+        Ok(self.read::<Hash>(key)?.map_or(&[], Vec::as_slice))
     }
 
     fn text(&self, key: &str) -> Result<Option<&str>, String> {
-        match self.keys.get(key).map(|stored| &stored.value) {
-            None => Ok(None),
-            Some(Value::Text(text)) => Ok(Some(text)),
-            Some(Value::Hash(_)) => Err(WRONG_TYPE.to_owned()),
-        }
+        Ok(self.read::<String>(key)?.map(String::as_str))
     }
 
-    fn raise(&mut self, key: &str) -> Result<i64, String> {
-        let number = match self.text(key)? {
-            None => 0,
-            Some(text) => integer(text)?,
-        };
-        let raised = number
-            .checked_add(1)
-            .ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
-        let expires_at = self.keys.get(key).and_then(|stored| stored.expires_at);
-        let stored = Stored {
-            value: Value::Text(raised.to_string()),
-            expires_at,
-        };
-        self.keys.insert(key.to_owned(), stored);
-        Ok(raised)
-    }
-
-    /// SET with PX.
-    fn set_for(&mut self, key: &str, value: &str, ms: i64) -> Result<Answer, String> {
-        let ms = u64::try_from(ms).ok().filter(|ms| *ms > 0);
-        let at = ms.and_then(|ms| self.now.checked_add(ms));
-        let at = at.ok_or_else(|| "ERR invalid expire time in 'set' command".to_owned())?;
-        let stored = Stored {
-            value: Value::Text(value.to_owned()),
-            expires_at: Some(at),
-        };
-        self.keys.insert(key.to_owned(), stored);
-        Ok(Answer::Text("OK".to_owned()))
-    }
-
-    fn get(&self, key: &str, field: &str) -> Result<Option<String>, String> {
-        let found = self.fields(key)?.iter().find(|(name, _)| name == field);
-        Ok(found.map(|(_, value)| value.clone()))
-    }
-
-    fn add(&mut self, key: &str, field: &str, step: i64) -> Result<i64, String> {
-        let count = match self.get(key, field)? {
-            None => 0,
-            Some(text) => text
-                .parse::<i64>()
-                .map_err(|_| "ERR hash value is not an integer".to_owned())?,
-        };
-        let sum = count
-            .checked_add(step)
-            .ok_or_else(|| "ERR increment or decrement would overflow".to_owned())?;
-        self.set_field(key, field, &sum.to_string());
-        Ok(sum)
-    }
-
-    fn delete_field(&mut self, key: &str, field: &str) -> Result<i64, String> {
-        let found = self.get(key, field)?.is_some();
-        let Some(Stored {
-            value: Value::Hash(fields),
-            ..
-        }) = self.keys.get_mut(key).filter(|_| found)
-        else {
-            return Ok(0);
-        };
-        fields.retain(|(name, _)| name != field);
-        if fields.is_empty() {
-            self.keys.remove(key);
-        }
-        Ok(1)
-    }
-
-    fn time_left(&self, key: &str) -> i64 {
-        match self.keys.get(key) {
-            None => -2,
-            Some(Stored {
-                expires_at: None, ..
-            }) => -1,
-            Some(Stored {
-                expires_at: Some(at),
-                ..
-            }) => at.saturating_sub(self.now) as i64,
-        }
-    }
-
-    fn set_time_left(&mut self, key: &str, ms: i64) -> Result<i64, String> {
-        let at = i64::try_from(self.now).unwrap_or(i64::MAX).checked_add(ms);
-        let Some(at) = at else {
-            return Err("ERR invalid expire time in 'pexpire' command".to_owned());
-        };
-        let Some(stored) = self.keys.get_mut(key) else {
-            return Ok(0);
-        };
-        if ms <= 0 {
-            self.keys.remove(key);
-        } else {
-            stored.expires_at = u64::try_from(at).ok();
-        }
-        Ok(1)
+    fn type_of(&self, key: &str) -> &'static str {
+        let stored = self.keys.get(key);
+        stored.map_or("none", |stored| stored.value.type_name())
     }
 
     /// Removes what has run out. A key lives up to and including its last millisecond.
@@ -274,6 +101,8 @@ impl Keyspace {
             let holder = match &stored.value {
                 Value::Hash(fields) => fields.first().map(|(field, _)| field),
                 Value::Text(text) => Some(text),
+                // What ends by itself is a lock.
+                Value::List(_) | Value::SortedSet(_) => None,
             };
             expired.extend(
                 holder
@@ -294,6 +123,7 @@ impl Keyspace {
             let is_held = match &stored.value {
                 Value::Hash(fields) => fields.iter().any(|(field, _)| *field == renewed.field),
                 Value::Text(value) => *value == renewed.field,
+                Value::List(_) | Value::SortedSet(_) => false,
             };
             if is_held {
                 let since_last = now.saturating_sub(renewed.since) % (WATCHDOG_TIMEOUT_MS / 3);
@@ -301,20 +131,6 @@ impl Keyspace {
             }
             is_held
         });
-    }
-
-    /// Sets a field, as HSET does.
-    pub fn set_field(&mut self, key: &str, field: &str, value: &str) {
-        let stored = self.keys.entry(key.to_owned()).or_insert_with(|| Stored {
-            value: Value::Hash(Vec::new()),
-            expires_at: None,
-        });
-        if let Value::Hash(fields) = &mut stored.value {
-            match fields.iter_mut().find(|(name, _)| name == field) {
-                Some((_, old)) => value.clone_into(old),
-                None => fields.push((field.to_owned(), value.to_owned())),
-            }
-        }
     }
 
     /// Sets a key of another type, as SET does.
@@ -395,30 +211,39 @@ impl Keyspace {
         }
     }
 
+    /// The queue of a fair lock.
+    pub fn list(&self, key: &str) -> &[String] {
+        let list = self.read::<List>(key).ok().flatten();
+        list.map_or(&[], Vec::as_slice)
+    }
+
+    /// Scores with their members: when the places of that queue end.
+    pub fn sorted_set(&self, key: &str) -> &[(f64, String)] {
+        let members = self.read::<SortedSet>(key).ok().flatten();
+        members.map_or(&[], Vec::as_slice)
+    }
+
     /// When a key runs out; `None` if it is absent or never does.
     pub fn expires_at(&self, key: &str) -> Option<u64> {
         self.keys.get(key)?.expires_at
     }
 
-    /// Fields and values of a key as one line, for comparisons.
+    /// What a key holds as one line, for comparisons.
     pub fn shown(&self, key: &str) -> String {
-        match self.keys.get(key).map(|stored| &stored.value) {
-            None => String::new(),
-            Some(Value::Text(text)) => format!("text {text}"),
-            Some(Value::Hash(fields)) => {
-                let fields: Vec<_> = fields
-                    .iter()
-                    .map(|(field, value)| format!("{field} {value}"))
-                    .collect();
-                fields.join(" ")
-            }
-        }
+        let stored = self.keys.get(key);
+        stored.map_or_else(String::new, |stored| stored.value.shown())
     }
 }
-
-const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 fn integer(text: &str) -> Result<i64, String> {
     text.parse()
         .map_err(|_| "ERR value is not an integer or out of range".to_owned())
+}
+
+fn count(number: usize) -> Answer {
+    Answer::Number(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn unknown(name: &str, args: &[&str]) -> String {
+    format!("ERR Unknown Redis command called from script: {name} {args:?}")
 }

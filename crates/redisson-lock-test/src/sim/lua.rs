@@ -104,16 +104,13 @@ impl Interpreter {
     }
 }
 
-/// `-- acquire.lua: …` is the script `acquire`.
-/// Without the folder of the kind.
+/// `-- acquire.lua: …` is the script `acquire`, whatever stands before that line. Without the folder of the kind.
 fn name(source: &str) -> &str {
-    source
-        .strip_prefix("-- ")
-        .and_then(|rest| rest.split_once(".lua: "))
-        .map_or("another script", |(name, _)| name)
-        .rsplit('/')
-        .next()
-        .unwrap_or_default()
+    let names = source.lines().filter_map(|line| {
+        let (name, _) = line.strip_prefix("-- ")?.split_once(".lua: ")?;
+        name.rsplit('/').next()
+    });
+    names.last().unwrap_or("another script")
 }
 
 /// An error that a command raised inside a script.
@@ -148,11 +145,7 @@ fn call(
     let words: Vec<String> = words.iter().map(word).collect::<mlua::Result<_>>()?;
     let answer = keyspace.lock().call(&words);
     match answer {
-        // What Redis answers as nil is false in Lua.
-        Ok(Answer::Nil) => Ok(Value::Boolean(false)),
-        Ok(Answer::Number(number)) => Ok(Value::Number(number as f64)),
-        Ok(Answer::Text(text)) => Ok(Value::String(lua.create_string(text)?)),
-        Ok(Answer::List(items)) => Ok(Value::Table(lua.create_sequence_from(items)?)),
+        Ok(answer) => in_lua(lua, answer),
         Err(text) if protected => {
             let error = lua.create_table()?;
             error.set("err", text)?;
@@ -164,6 +157,21 @@ fn call(
             Err(mlua::Error::external(CommandError { text, line }))
         }
     }
+}
+
+fn in_lua(lua: &Lua, answer: Answer) -> mlua::Result<Value> {
+    Ok(match answer {
+        // What Redis answers as nil is false in Lua.
+        Answer::Nil => Value::Boolean(false),
+        Answer::Number(number) => Value::Number(number as f64),
+        Answer::Text(text) => Value::String(lua.create_string(text)?),
+        Answer::Status(text) => Value::Table(lua.create_table_from([("ok", text)])?),
+        Answer::List(items) => {
+            let items = items.into_iter().map(|item| in_lua(lua, item));
+            let items = items.collect::<mlua::Result<Vec<_>>>()?;
+            Value::Table(lua.create_sequence_from(items)?)
+        }
+    })
 }
 
 /// A number becomes a word without a fraction if it has none.
@@ -196,6 +204,9 @@ fn reply(value: &Value) -> Result<Reply, String> {
 fn table_reply(table: &Table) -> Result<Reply, String> {
     if let Ok(Some(error)) = table.raw_get::<Option<String>>("err") {
         return Err(error);
+    }
+    if let Ok(Some(status)) = table.raw_get::<Option<String>>("ok") {
+        return Ok(Reply::Text(status));
     }
     let items = table.sequence_values::<Value>();
     items

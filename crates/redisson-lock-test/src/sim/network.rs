@@ -203,16 +203,14 @@ impl Network {
         }
     }
 
-    /// How many connections to a server are subscribed to each of these channels.
-    pub(super) fn listeners(&self, node: usize, channels: &[String]) -> BTreeMap<String, i64> {
-        let count = |channel: &String| {
-            let wires = self.wires.values().filter(|wire| wire.node == node);
-            wires.filter(|wire| wire.channels.contains(channel)).count() as i64
-        };
-        let counts = channels
-            .iter()
-            .map(|channel| (channel.clone(), count(channel)));
-        counts.filter(|(_, count)| *count > 0).collect()
+    /// How many connections to a server are subscribed to each channel.
+    pub(super) fn listeners(&self, node: usize) -> BTreeMap<String, i64> {
+        let mut counts = BTreeMap::new();
+        let wires = self.wires.values().filter(|wire| wire.node == node);
+        for channel in wires.flat_map(|wire| &wire.channels) {
+            *counts.entry(channel.clone()).or_default() += 1;
+        }
+        counts
     }
 
     pub(super) fn publish(&mut self, channel: &str) {
