@@ -1,18 +1,18 @@
 //! The simulated server against a real one: the same random calls, the same replies, the same
 //! state.
 
+mod compare;
+mod queues;
 mod rights;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use parking_lot::Mutex;
 use redisson_lock::Error;
-use redisson_lock::test_util::{self, Arg, Reply, ScriptCall};
-use redisson_lock_test::sim::{Answer, Interpreter, Keyspace};
-use test_support::kinds::{KINDS, token_key};
-use test_support::{Control, Server};
+use redisson_lock::test_util::{self, Arg, ScriptCall};
+use test_support::kinds::KINDS;
+
+use compare::compare;
 
 /// One thing that is done to both.
 enum Act {
@@ -21,9 +21,9 @@ enum Act {
         keys: Vec<String>,
         args: Vec<String>,
     },
-    Plain(Vec<&'static str>),
+    Plain(Vec<String>),
     /// The time of a key is over.
-    RunOut(&'static str),
+    RunOut(String),
 }
 
 const KEYS: [&str; 2] = ["a", "{b}:c"];
@@ -83,14 +83,32 @@ impl Act {
                 ))
             }
             74..84 => call(test_util::inspect_of(kind, key, rng.bool())),
-            84..87 => Self::Plain(vec!["DEL", key]),
-            87..89 => Self::Plain(vec!["SET", key, "text"]),
-            89..91 => Self::Plain(vec!["HSET", key, "me:1", "many"]),
-            91..93 => Self::Plain(vec!["HSET", key, "mode", "read"]),
-            93..95 => Self::Plain(vec!["HSET", key, "me:2", "9223372036854775807"]),
-            95..97 => Self::Plain(vec!["PERSIST", key]),
-            _ => Self::RunOut(key),
+            84..87 => Self::plain(&["DEL", key]),
+            87..89 => Self::plain(&["SET", key, "text"]),
+            89..91 => Self::plain(&["HSET", key, "me:1", "many"]),
+            91..93 => Self::plain(&["HSET", key, "mode", "read"]),
+            93..95 => Self::plain(&["HSET", key, "me:2", "9223372036854775807"]),
+            95..97 => Self::plain(&["PERSIST", key]),
+            _ => Self::RunOut(key.to_owned()),
         }
+    }
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Script { source, args, .. } => {
+                let names = source.lines().filter_map(|line| {
+                    let (name, _) = line.strip_prefix("-- ")?.split_once(".lua: ")?;
+                    Some(name)
+                });
+                format!("{:?} {args:?}", names.collect::<Vec<_>>())
+            }
+            Self::Plain(words) => format!("{words:?}"),
+            Self::RunOut(key) => format!("{key} runs out"),
+        }
+    }
+
+    fn plain(words: &[&str]) -> Self {
+        Self::Plain(words.iter().map(|&word| word.to_owned()).collect())
     }
 
     fn script(call: &ScriptCall) -> Self {
@@ -108,173 +126,30 @@ impl Act {
     }
 }
 
-struct Simulated {
-    keyspace: Arc<Mutex<Keyspace>>,
-    lua: Interpreter,
-    published: usize,
-}
-
-impl Simulated {
-    fn act(&mut self, act: &Act) -> Result<Reply, String> {
-        match act {
-            Act::Script { source, keys, args } => {
-                let sha = self.lua.load(source);
-                let reply = self.lua.run(&sha, keys, args);
-                self.published += std::mem::take(&mut self.keyspace.lock().published).len();
-                reply
-            }
-            Act::Plain(words) => {
-                let mut keyspace = self.keyspace.lock();
-                match words[..] {
-                    ["DEL", key] => keyspace.delete(key),
-                    ["SET", key, text] => keyspace.set_text(key, text),
-                    ["HSET", key, field, value] => keyspace.set_field(key, field, value),
-                    ["PERSIST", key] => keyspace.persist(key),
-                    _ => unreachable!("not rolled"),
-                }
-                Ok(Reply::Nil)
-            }
-            Act::RunOut(key) => {
-                let mut keyspace = self.keyspace.lock();
-                let words = ["pexpire", key, "1"].map(str::to_owned);
-                keyspace.call(&words).expect("allowed");
-                keyspace.now += 2;
-                keyspace.expire();
-                Ok(Reply::Nil)
-            }
-        }
-    }
-
-    fn state(&self, key: &str) -> (String, i64) {
-        let mut keyspace = self.keyspace.lock();
-        let left = keyspace
-            .call(&["pttl".to_owned(), key.to_owned()])
-            .expect("allowed");
-        let left = match left {
-            Answer::Number(left) => left,
-            other => panic!("{other:?}"),
-        };
-        (keyspace.shown(key), left)
-    }
-}
-
-fn act(control: &mut Control, act: &Act) -> Result<Reply, String> {
-    match act {
-        Act::Script { source, keys, args } => {
-            let mut command = redis::cmd("EVAL");
-            command.arg(source).arg(keys.len()).arg(keys).arg(args);
-            match command.query::<redis::Value>(&mut control.connection) {
-                Ok(value) => Ok(reply(value)),
-                Err(error) => {
-                    let (code, detail) = (
-                        error.code().unwrap_or("ERR"),
-                        error.detail().unwrap_or_default(),
-                    );
-                    Err(format!("{code} {detail}"))
-                }
-            }
-        }
-        Act::Plain(words) => {
-            let done = control.try_run(words);
-            // HSET on a key of another type changes nothing on either side.
-            drop(done);
-            Ok(Reply::Nil)
-        }
-        Act::RunOut(key) => {
-            control.run(&["PEXPIRE", key, "1"]);
-            while control.run(&["EXISTS", key]) == "1" {
-                std::thread::yield_now();
-            }
-            Ok(Reply::Nil)
-        }
-    }
-}
-
-fn reply(value: redis::Value) -> Reply {
-    match value {
-        redis::Value::Nil => Reply::Nil,
-        redis::Value::Int(number) => Reply::Number(number),
-        redis::Value::BulkString(bytes) => {
-            Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
-        }
-        redis::Value::Array(items) => Reply::List(items.into_iter().map(reply).collect()),
-        other => Reply::Other(format!("{other:?}")),
-    }
-}
-
-fn clock(control: &mut Control) -> u64 {
-    let time = control.run(&["TIME"]);
-    let seconds = time.split(' ').next().expect("two numbers");
-    seconds.parse::<u64>().expect("a number") * 1_000
-}
-
-/// Times differ by what the test itself takes; nothing else may.
-fn agree(one: &Reply, other: &Reply) -> bool {
-    match (one, other) {
-        (Reply::Number(one), Reply::Number(other)) => {
-            one == other || *one > 60_000 && (one - other).abs() < 40_000
-        }
-        (Reply::List(one), Reply::List(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| agree(one, other))
-        }
-        _ => one == other,
-    }
-}
-
 #[test]
 fn the_simulated_server_answers_as_a_real_one() {
-    let server = Server::start();
-    let control = &mut server.control();
-    let mut errors = 0;
-    for seed in 0..500 {
-        let rng = &mut Rng::with_seed(seed);
-        control.run(&["FLUSHALL"]);
-        let keyspace = Arc::new(Mutex::new(Keyspace::default()));
-        keyspace.lock().clock = clock(control);
-        let mut simulated = Simulated {
-            lua: Interpreter::new(&keyspace),
-            keyspace,
-            published: 0,
-        };
-        let published_before = control.calls("publish");
-        for step in 0..rng.u32(5..40) {
-            let next = Act::roll(rng);
-            let (ours, theirs) = (simulated.act(&next), act(control, &next));
-            let same = match (&ours, &theirs) {
-                (Ok(ours), Ok(theirs)) => agree(ours, theirs),
-                (ours, theirs) => ours == theirs,
-            };
-            assert!(
-                same,
-                "seed {seed}, step {step}: simulated {ours:?}, real {theirs:?}"
-            );
-            errors += usize::from(ours.is_err());
-            for key in KEYS
-                .into_iter()
-                .flat_map(|key| [key.to_owned(), token_key(key)])
-            {
-                let key = key.as_str();
-                let (shown, left) = simulated.state(key);
-                let kind = control.run(&["TYPE", key]);
-                let real = match kind.as_str() {
-                    "string" => format!("text {}", control.run(&["GET", key])),
-                    _ => control.hash(key),
-                };
-                assert_eq!(shown, real, "seed {seed}, step {step}, {key}");
-                let real = control.pttl(key);
-                let same = left == real || left > 60_000 && (left - real).abs() < 40_000;
-                assert!(
-                    same,
-                    "seed {seed}, step {step}, {key}: {left} ms left, really {real}"
-                );
-            }
-        }
-        let published = control.calls("publish") - published_before;
-        assert_eq!(
-            i64::try_from(simulated.published),
-            Ok(published),
-            "seed {seed}: messages"
-        );
+    let seen = compare(0..500, 40, &channels_of_locks(), Act::roll);
+    assert!(
+        seen.errors > 100,
+        "refusals were compared too: {}",
+        seen.errors
+    );
+}
+
+/// The channels of the locks, of whatever kind.
+fn channels_of_locks() -> Vec<String> {
+    let channels = KEYS.iter().flat_map(|key| {
+        let channel = channel("redisson_lock__channel", key);
+        let of_owners = FIELDS.map(|field| format!("{channel}:{field}"));
+        [vec![channel], of_owners.to_vec()].concat()
+    });
+    channels.collect()
+}
+
+/// Braces are added unless the name has an opening one.
+fn channel(prefix: &str, key: &str) -> String {
+    match key.contains('{') {
+        true => format!("{prefix}:{key}"),
+        false => format!("{prefix}:{{{key}}}"),
     }
-    assert!(errors > 100, "refusals were compared too: {errors}");
 }
