@@ -87,6 +87,8 @@ pub struct LockCore {
     readers_turn: Option<Box<Turn>>,
     /// When the timer of the queue has to fire.
     turn_timer: Option<Time>,
+    /// How often a connection was replaced without a fence.
+    reconnects: u64,
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
@@ -120,6 +122,7 @@ impl LockCore {
             turn: Turn::default(),
             readers_turn: None,
             turn_timer: None,
+            reconnects: 0,
             counts: Counts::default(),
             latest: Time::START,
         }

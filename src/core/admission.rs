@@ -128,6 +128,11 @@ impl LockCore {
         });
     }
 
+    /// How often a connection to the lock's server was replaced without a fence.
+    pub fn note_reconnects(&mut self, reconnects: u64) {
+        self.reconnects = reconnects;
+    }
+
     /// What a waiter may do right now. `field` is the one under which a new hold of its owner would
     /// appear in Redis.
     pub fn admit(
@@ -161,6 +166,10 @@ impl LockCore {
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
+        }
+        if self.discipline.keeps_places() {
+            let reconnects = self.reconnects;
+            self.change(now, owner, out, |own, cx| own.spoil_place(reconnects, cx));
         }
         let faces = self.faces(owner).into_iter().flatten();
         let since = faces.clone().map(|own| own.op_changed_at);

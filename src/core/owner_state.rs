@@ -32,6 +32,8 @@ pub(super) struct Context<'a> {
 pub(super) struct OwnerState {
     /// The field in Redis; without a connection fence it may differ from the owner's own.
     pub(super) field: Arc<str>,
+    /// How often a connection had been replaced without a fence when it got this field.
+    pub(super) reconnects: u64,
     pub(super) generation: Generation,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
@@ -69,10 +71,17 @@ pub(super) struct IndexEntry {
 
 impl OwnerState {
     /// `shared`: it holds the lock beside others.
-    pub(super) fn new(field: Arc<str>, generation: Generation, shared: bool, now: Time) -> Self {
+    pub(super) fn new(
+        field: Arc<str>,
+        reconnects: u64,
+        generation: Generation,
+        shared: bool,
+        now: Time,
+    ) -> Self {
         let (tenure, op) = (Tenure::new(now, shared), Op::Idle);
         Self {
             field,
+            reconnects,
             generation,
             tenure,
             op,
@@ -102,7 +111,7 @@ impl OwnerState {
 
     /// The same, and no call wants it any more.
     pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
-        self.has_place() && !cx.queues
+        self.tenure.place == Place::Spoiled || self.has_place() && !cx.queues
     }
 
     pub(super) fn index_entry(&self) -> IndexEntry {
@@ -363,8 +372,17 @@ impl OwnerState {
 
     /// A call of the owner asks.
     pub(super) fn asks(&mut self) {
-        if self.has_place() {
+        if self.tenure.place == Place::Told {
             self.tenure.place = Place::Kept;
+        }
+    }
+
+    /// Commands under this field may still be executed late, and would free what is taken under it: a release gives the place
+    /// up, and the owner gets another field.
+    pub(super) fn spoil_place(&mut self, reconnects: u64, cx: &mut Context<'_>) {
+        if self.has_place() && self.op.is_idle() && self.reconnects != reconnects {
+            self.tenure.place = Place::Spoiled;
+            self.release(cx);
         }
     }
 

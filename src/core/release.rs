@@ -423,7 +423,7 @@ impl OwnerState {
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
         // What a release that ends early leaves there ends by itself.
-        if !cx.queues {
+        if !cx.queues || self.tenure.place == Place::Spoiled {
             self.tenure.place = Place::None;
         }
         self.op = Op::Idle;

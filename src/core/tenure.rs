@@ -32,6 +32,8 @@ pub(super) enum Place {
     Kept,
     /// It was told that it may be the first, and no call of it has asked since.
     Told,
+    /// It has one under a field that it may not use any more.
+    Spoiled,
 }
 
 /// All holds of one owner.

@@ -234,6 +234,9 @@ async fn attempts(
                 left.into_iter().chain(most).min()
             }
         };
+        if entry.name.kind().has_queue() {
+            waking.listens_to(&waiter.channel());
+        }
         match waking.longest_wait(shared, entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
@@ -269,6 +272,11 @@ impl Waking {
     fn version(&self) -> u64 {
         let subscription = self.subscription.as_deref();
         subscription.map_or(0, Subscription::version)
+    }
+
+    /// Its owner may have got another field, which has a channel of its own.
+    fn listens_to(&mut self, channel: &str) {
+        self.subscription.take_if(|known| !known.is_of(channel));
     }
 
     fn listening(&self) -> Option<&Subscription> {

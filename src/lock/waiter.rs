@@ -103,10 +103,13 @@ impl Waiter {
     }
 
     fn admit(&self) -> Result<Admission, Error> {
+        // Before the field is chosen: one that was used before a later reconnect counts as older than that.
+        let reconnects = self.entry.route().unfenced();
         let field = field(&self.entry, &self.owner);
-        let admission = self
-            .entry
-            .step(|core, now, out| core.admit(now, self.id, &field, out));
+        let admission = self.entry.step(|core, now, out| {
+            core.note_reconnects(reconnects);
+            core.admit(now, self.id, &field, out)
+        });
         admission.map_err(|rejected| rejection(&self.entry, rejected))
     }
 

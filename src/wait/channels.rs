@@ -75,6 +75,10 @@ impl Subscription {
         self.classic.iter().chain(self.sharded.as_deref())
     }
 
+    pub(crate) fn is_of(&self, channel: &str) -> bool {
+        self.each().all(|part| *part.name == *channel)
+    }
+
     /// Has an entry hear what these parts hear, and the thread id of the owner that is told by that, if it is only one.
     pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>, told: Option<i64>) {
         for part in self.each() {

@@ -135,6 +135,32 @@ fn an_attempt_that_was_not_executed_leaves_the_place_as_it_was() {
     assert!(fixture.has_place(A));
 }
 
+/// Without a fence a late command may free what is taken under a field that was used before a reconnect.
+#[test]
+fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconnect() {
+    for is_answered in [true, false] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        fixture.core.note_reconnects(1);
+        let field = "another".into();
+        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        assert!(matches!(admission, Ok(Admission::OwnerBusy { .. })));
+        let job = fixture.job();
+        assert_eq!(fixture.sends(A, job), (0, true));
+        match is_answered {
+            true => fixture.release_is_answered(A, job, GONE),
+            // It ends by itself, under a field that is not used any more.
+            false => fixture.step(|core, now, out| core.release_gone(now, A, job, out)),
+        }
+        assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
+        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        let Ok(Admission::Permit(permit)) = admission else {
+            panic!("{admission:?}")
+        };
+        assert_eq!((permit.field, permit.queues_up), (field, true));
+    }
+}
+
 /// The permit of a dropped call ends before its waiter leaves: the job may send in between.
 #[test]
 fn an_attempt_without_an_answer_may_have_left_a_place() {
