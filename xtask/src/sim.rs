@@ -2,8 +2,8 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|multi] [--first SEED] [--seeds N | --seconds T]\n       \
-                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|multi] --seed SEED";
+const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|multi] [--first SEED] [--seeds N | --seconds T]\n       \
+                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|multi] --seed SEED";
 
 /// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
@@ -52,6 +52,10 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
                 test = OF_FENCED_LOCKS;
                 continue;
             }
+            ["--kind", "fair"] => {
+                test = OF_FAIR_LOCKS;
+                continue;
+            }
             ["--kind", "string"] => {
                 test = OF_STRING_LOCKS;
                 continue;
@@ -85,6 +89,7 @@ const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promi
 /// The same with locks of another kind.
 const OF_SPIN_LOCKS: &str = "schedules::every_schedule_of_spin_locks_keeps_the_promises";
 const OF_FENCED_LOCKS: &str = "schedules::every_schedule_of_fenced_locks_keeps_the_promises";
+const OF_FAIR_LOCKS: &str = "schedules::every_schedule_of_fair_locks_keeps_the_promises";
 const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
 
 /// The same with locks of several kinds, of which some callers take two or three as one.

@@ -3,10 +3,12 @@
 //! The invariants are those of the protocol: who believes that it holds is the holder; its deadline
 //! lies before the server's; nobody touches another's hold; no value of a string lock comes back; nobody is told of a loss that was none,
 //! or not told of one; nobody sleeps while the lock is free; nothing of a lost connection is
-//! executed after its successor was used.
+//! executed after its successor was used; the owners in the queue of a fair lock get it in their order, and no place stays
+//! without a call.
 
 mod compare;
 mod gather;
+mod places;
 mod promotion;
 mod reported;
 
@@ -18,6 +20,9 @@ use parking_lot::Mutex;
 use redisson_lock::{HoldHandle, LossReason, test_util};
 use tokio::time::Instant;
 
+pub use places::{channel_of, queue_keys};
+
+use places::Places;
 use promotion::Promotions;
 
 /// What holds for a whole program.
@@ -31,6 +36,10 @@ pub struct Terms {
     pub silent: Vec<&'static str>,
     /// String locks.
     pub strings: Vec<&'static str>,
+    /// Fair locks.
+    pub fair: Vec<&'static str>,
+    /// For how long a place in their queue counts after its turn has come.
+    pub fair_wait: Duration,
     /// A lock without a holder is released, not left to its lease.
     pub given_back: bool,
     /// Client ids, by number.
@@ -81,6 +90,7 @@ struct State {
     /// The newest connection of each client to each server that a script was executed on.
     newest: BTreeMap<(usize, usize), u64>,
     promotions: Promotions,
+    places: Places,
     /// `force_unlock` calls whose command may still take effect.
     forcing: BTreeMap<usize, u32>,
     java: BTreeMap<String, (String, i64)>,
@@ -119,6 +129,10 @@ struct Call {
     waits_for: Vec<String>,
     /// What an owner has in the locks that it takes together, and which these are.
     gathers: Option<(String, Vec<String>)>,
+    /// The fair lock that it waits for, and what its owner has in the queue.
+    queues: Option<(String, String)>,
+    /// How many acquires of that owner were executed meanwhile.
+    asked: u32,
     began: Instant,
     stood_still: Duration,
     limit: Option<Duration>,
@@ -143,6 +157,7 @@ impl Oracle {
             stood_still: Duration::ZERO,
             newest: BTreeMap::new(),
             promotions: Promotions::default(),
+            places: Places::default(),
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
@@ -365,6 +380,9 @@ pub struct Counts {
     pub faults: u64,
     pub redirects: u64,
     pub failovers: u64,
+    /// Places in the queues of fair locks, and how many of them were used.
+    pub queued: u64,
+    pub turns: u64,
 }
 
 impl Counts {
@@ -380,5 +398,7 @@ impl Counts {
         self.faults += other.faults;
         self.redirects += other.redirects;
         self.failovers += other.failovers;
+        self.queued += other.queued;
+        self.turns += other.turns;
     }
 }

@@ -6,6 +6,7 @@ mod faults;
 mod java;
 mod program;
 mod roll;
+mod roll_fair;
 mod roll_several;
 mod run;
 mod shown;

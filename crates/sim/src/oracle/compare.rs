@@ -35,6 +35,7 @@ impl Observer for Oracle {
             self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
         }
         self.compare_expiries(&mut state, executed, keyspace);
+        self.compare_queues(&mut state, &terms, executed, keyspace);
     }
 
     /// What everybody believes, against what is.
@@ -55,6 +56,7 @@ impl Observer for Oracle {
                 );
             }
         }
+        self.compare_places(&mut state, &terms, keyspace, now);
         self.compare_calls(&mut state, &terms, keyspace, now);
         self.compare_gathering(&mut state, &terms, keyspace, now);
     }
@@ -156,7 +158,8 @@ impl Oracle {
                 continue;
             }
             let terms = state.terms.as_ref();
-            let announced = terms.is_none_or(|terms| terms.announces(key));
+            let is_heard_of = |terms: &Terms| terms.announces(key) || terms.is_fair(key);
+            let announced = terms.is_none_or(is_heard_of);
             let shortened = after.is_some() && after < *before;
             if announced && shortened && executed.published.is_empty() {
                 let problem = format!("{} shortened {key} and told nobody", executed.script);
@@ -359,7 +362,7 @@ impl Oracle {
                     call.client, call.what
                 ));
             }
-            if let Some(free) = state.free_for(call) {
+            if let Some(free) = state.free_for(call, terms) {
                 let since = free.max(call.began).max(state.calm_since);
                 let pause = match call.gathers {
                     Some(_) => BETWEEN_ROUNDS,
@@ -389,9 +392,12 @@ impl State {
     }
 
     /// Since when all locks that a call waits for are free, with no earlier caller of its client. `None`: they are not.
-    fn free_for(&self, call: &Call) -> Option<Instant> {
+    fn free_for(&self, call: &Call, terms: &Terms) -> Option<Instant> {
         let since = call.waits_for.iter().map(|key| {
-            let free = *self.free_since.get(key)?;
+            let free = match terms.is_fair(key) {
+                true => self.places.turn_of(key, call, terms)?,
+                false => *self.free_since.get(key)?,
+            };
             let own = self.behind_own.get(&(call.client, key.clone()));
             Some(own.map_or(free, |own| free.max(*own)))
         });
@@ -400,6 +406,10 @@ impl State {
 }
 
 impl Terms {
+    pub(super) fn is_fair(&self, key: &str) -> bool {
+        self.fair.contains(&key)
+    }
+
     fn announces(&self, key: &str) -> bool {
         !self.silent.contains(&key)
     }

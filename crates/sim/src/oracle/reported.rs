@@ -48,9 +48,11 @@ impl Oracle {
         };
     }
 
-    /// The servers have lost everything, tokens too.
+    /// The servers have lost everything, tokens and queues too.
     pub fn wiped(&self) {
-        self.state.lock().tokens.clear();
+        let mut state = self.state.lock();
+        state.tokens.clear();
+        state.places.wiped();
     }
 
     pub fn java_holds(&self, key: &str) -> Option<i64> {
@@ -82,6 +84,8 @@ impl Oracle {
                 what,
                 waits_for,
                 gathers: None,
+                queues: None,
+                asked: 0,
                 began,
                 stood_still,
                 limit,

@@ -3,23 +3,32 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock::LockKind;
 use redisson_lock_test::sim::{Answer, Keyspace, Rights};
 use tokio::time::Instant;
 
 use super::actors::ms;
 use super::faults::rob;
-use super::program::{JavaStep, LOCKS};
+use super::program::{JavaStep, LOCKS, Program};
 use super::world::World;
+
+mod fair;
 
 pub(crate) struct Java {
     world: Arc<World>,
     lease_ms: u64,
+    /// Of a place in a queue.
+    place_ms: u64,
+    kinds: [LockKind; LOCKS.len()],
     /// A dead thread's field is not entered again.
     field: String,
 }
 
+/// How its fields begin.
+pub(crate) const JAVA: &str = "7f1b1c1e-0000-4000-8000-00000000java:";
+
 fn field(thread: u64) -> String {
-    format!("7f1b1c1e-0000-4000-8000-00000000java:{thread}")
+    format!("{JAVA}{thread}")
 }
 
 /// The unlock channel, by Redisson's rule.
@@ -32,10 +41,12 @@ pub fn channel(key: &str) -> String {
 }
 
 impl Java {
-    pub(crate) fn new(world: &Arc<World>, lease_ms: u64) -> Self {
+    pub(crate) fn new(world: &Arc<World>, program: &Program) -> Self {
         Self {
             world: Arc::clone(world),
-            lease_ms,
+            lease_ms: program.watchdog_ms,
+            place_ms: program.fair_wait_ms,
+            kinds: program.kinds,
             field: field(world.now()),
         }
     }
@@ -53,6 +64,10 @@ impl Java {
                     tokio::time::sleep(ms(wait_ms)).await;
                     self.hold(LOCKS[lock], depth, ms(hold_ms), dies).await;
                 }
+                JavaStep::DieInQueue { wait_ms, lock } => {
+                    tokio::time::sleep(ms(wait_ms)).await;
+                    self.die_in_queue(LOCKS[lock]);
+                }
                 JavaStep::Force { wait_ms, lock } => {
                     tokio::time::sleep(ms(wait_ms)).await;
                     self.force(LOCKS[lock]);
@@ -65,9 +80,10 @@ impl Java {
         let time_limit = Instant::now() + Duration::from_secs(3);
         while !self.acquire(key) {
             if Instant::now() >= time_limit {
+                self.leaves_queue(key);
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(37)).await;
+            self.until_retry(key, time_limit).await;
         }
         for _ in 1..depth {
             self.acquire(key);
@@ -96,7 +112,11 @@ impl Java {
     fn acquire(&self, key: &str) -> bool {
         let count = self.world.with_home(key, |keyspace| {
             let holder = keyspace.holder(key).map(|(field, _)| field.to_owned());
-            if holder.is_some_and(|holder| holder != self.field) {
+            let is_own = holder.as_ref() == Some(&self.field);
+            if holder.is_some() && !is_own && !self.is_fair(key) {
+                return None;
+            }
+            if !is_own && self.is_fair(key) && !self.has_its_turn(keyspace, key) {
                 return None;
             }
             let count = number(keyspace, &["hincrby", key, &self.field, "1"]);
@@ -125,7 +145,7 @@ impl Java {
         } else {
             self.world.oracle.java(key, None);
             self.command(&["del", key]);
-            self.world.publish(&channel(key));
+            self.announce(key);
         }
         self.world
             .oracle
@@ -137,7 +157,7 @@ impl Java {
         rob(&self.world, key);
         self.world.oracle.say(|| format!("Java forces {key}"));
         if self.command(&["del", key]) == 1 {
-            self.world.publish(&channel(key));
+            self.announce(key);
         }
     }
 

@@ -11,6 +11,8 @@ pub struct Program {
     pub seed: u64,
     /// Of each lock.
     pub kinds: [LockKind; LOCKS.len()],
+    /// For how long a place in the queue of a fair lock counts after its turn has come.
+    pub fair_wait_ms: u64,
     /// Some calls take several locks as one.
     pub several: bool,
     /// Several servers, whose slots move.
@@ -191,6 +193,21 @@ pub enum JavaStep {
         wait_ms: u64,
         lock: usize,
     },
+    /// It queues for a fair lock, and is never heard of again.
+    DieInQueue {
+        wait_ms: u64,
+        lock: usize,
+    },
+}
+
+impl JavaStep {
+    pub(super) fn lock(&self) -> usize {
+        match self {
+            Self::Hold { lock, .. } | Self::Force { lock, .. } | Self::DieInQueue { lock, .. } => {
+                *lock
+            }
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

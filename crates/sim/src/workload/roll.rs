@@ -70,6 +70,7 @@ impl Program {
         Self {
             seed,
             kinds: [LockKind::Plain; LOCKS.len()],
+            fair_wait_ms: 300_000,
             several: false,
             cluster: false,
             latency,
@@ -91,10 +92,9 @@ impl Program {
     pub(super) fn of_kinds(mut self, kinds: [LockKind; LOCKS.len()]) -> Self {
         self.kinds = kinds;
         for round in &mut self.rounds {
-            round.java.retain(|step| {
-                let (JavaStep::Hold { lock, .. } | JavaStep::Force { lock, .. }) = step;
-                kinds[*lock] != LockKind::String
-            });
+            round
+                .java
+                .retain(|step| kinds[step.lock()] != LockKind::String);
         }
         self
     }

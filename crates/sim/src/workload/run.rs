@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use redisson_lock::test_util;
 use redisson_lock::test_util::core::HandOff;
-use redisson_lock::{Announce, LockClient, LockKind};
+use redisson_lock::{Announce, LockClient, LockClientBuilder, LockKind};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::actors::{Actor, PATIENCE_MS, ms};
 use super::faults;
-use super::java::Java;
+use super::java::{JAVA, Java};
 use super::program::{ClientPlan, Fault, LOCKS, PREFIX, Program, Round, Until};
 use super::world::World;
-use crate::oracle::{Counts, Terms};
+use crate::oracle::{Counts, Terms, queue_keys};
 
 /// How a run ended.
 #[derive(Debug)]
@@ -80,7 +80,27 @@ pub async fn connect(
     command_timeout: Duration,
     plan: &ClientPlan,
 ) -> LockClient {
-    LockClient::builder()
+    let builder = LockClient::builder();
+    connect_with(
+        builder,
+        world,
+        client,
+        watchdog_timeout,
+        command_timeout,
+        plan,
+    )
+    .await
+}
+
+async fn connect_with(
+    builder: LockClientBuilder,
+    world: &Arc<World>,
+    client: usize,
+    watchdog_timeout: Duration,
+    command_timeout: Duration,
+    plan: &ClientPlan,
+) -> LockClient {
+    builder
         .watchdog_timeout(watchdog_timeout)
         .command_timeout(command_timeout)
         .connections(plan.connections)
@@ -113,7 +133,8 @@ impl Session {
         for (nth, plan) in program.clients.iter().enumerate() {
             world.deny(nth, "client|kill", !plan.may_kill);
             let (watchdog, command) = (ms(program.watchdog_ms), ms(program.command_ms));
-            clients.push(connect(world, nth, watchdog, command, plan).await);
+            let builder = LockClient::builder().fair_wait(ms(program.fair_wait_ms));
+            clients.push(connect_with(builder, world, nth, watchdog, command, plan).await);
         }
         world.set_latency(program.latency);
         world.apply_late(program.late_percent);
@@ -123,8 +144,11 @@ impl Session {
             watchdog_timeout: ms(program.watchdog_ms),
             command_timeout: ms(program.command_ms),
             cluster: program.cluster,
-            silent: program.locks_of(&[LockKind::Spin, LockKind::String]),
+            // The queue of fair locks is looked at by itself.
+            silent: program.locks_of(&[LockKind::Spin, LockKind::String, LockKind::Fair]),
             strings: program.locks_of(&[LockKind::String]),
+            fair: program.locks_of(&[LockKind::Fair]),
+            fair_wait: ms(program.fair_wait_ms),
             given_back: !program.is_relaxed(),
             clients: clients
                 .iter()
@@ -222,7 +246,7 @@ impl Session {
                 .unwrap_or_else(|| Actor::new(world, &self.clients[task.client], task, program));
             actors.spawn(actor.act(task.steps.clone()));
         }
-        let java = tokio::spawn(Java::new(world, program.watchdog_ms).act(round.java.clone()));
+        let java = tokio::spawn(Java::new(world, program).act(round.java.clone()));
         let faults = tokio::spawn(faults::happen(
             Arc::clone(world),
             self.clients.clone(),
@@ -324,6 +348,7 @@ impl Session {
             .with_every_keyspace(|keyspace| keys.extend(keyspace.keys().map(str::to_owned)));
         // Tokens stay.
         keys.retain(|key| !key.starts_with("redisson_lock_token:"));
+        self.no_place_is_left(program, &mut keys);
         if !keys.is_empty() {
             oracle.violated(format!("left in Redis: {keys:?}"));
         }
@@ -350,6 +375,27 @@ impl Session {
                     "left in a client: {left:?}, {} entries",
                     stats.entries
                 ));
+            }
+        }
+    }
+}
+
+impl Session {
+    /// But those that end by themselves: of programs that died, and of releases that were refused or never confirmed.
+    /// Takes the keys of these out.
+    fn no_place_is_left(&self, program: &Program, keys: &mut Vec<String>) {
+        for key in program.locks_of(&[LockKind::Fair]) {
+            let [list, set] = queue_keys(key);
+            let queue = self
+                .world
+                .with_home(&list, |keyspace| keyspace.list(&list).to_vec());
+            let may_stay = |field: &String| {
+                let (of_java, oracle) = (field.starts_with(JAVA), &self.world.oracle);
+                let is_given_up = oracle.lingers(key, field) || oracle.is_abandoned(key, field);
+                of_java || program.is_relaxed() || is_given_up
+            };
+            if queue.iter().all(may_stay) {
+                keys.retain(|key| ![&list, &set].contains(&key));
             }
         }
     }

@@ -39,6 +39,8 @@ impl Fixture {
             cluster: false,
             silent: Vec::new(),
             strings: Vec::new(),
+            fair: Vec::new(),
+            fair_wait: ms(300_000),
             given_back: true,
             clients: vec![client.id().to_owned()],
             fenced: vec![fence],

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use redisson_lock::{Error, HoldState};
+use redisson_lock::{Error, HoldState, LockKind};
 use redisson_lock_test::sim::Latency;
-use sim::workload::{ClientPlan, World, connect, ms, runtime};
+use sim::workload::{
+    ClientPlan, Fault, Program, Round, Step, TaskPlan, Until, Verb, World, connect, ms, run,
+    runtime,
+};
 
 use crate::fixture::{Fixture, begin, end, lock, play};
 
@@ -251,4 +254,127 @@ fn a_lease_that_was_extended_is_restored_after_a_failover() {
             assert_eq!(guard.state(), HoldState::Held);
         });
     }
+}
+
+/// A call that waits for a lock, and is dropped at this moment if it has not got it.
+fn take(lock: usize, until: Until) -> Step {
+    Step::Take {
+        lock,
+        verb: Verb::Lock,
+        lease_ms: None,
+        max_hold_ms: None,
+        until,
+    }
+}
+
+fn cut_off(client: usize, messages: bool, reported: bool) -> Fault {
+    Fault::Cut {
+        client,
+        messages,
+        reported,
+    }
+}
+
+fn one_round(tasks: Vec<(usize, i64, Vec<Step>)>, faults: Vec<(u64, Fault)>) -> Vec<Round> {
+    let tasks = tasks.into_iter().map(|(client, owner, steps)| TaskPlan {
+        client,
+        owner,
+        steps,
+    });
+    vec![Round {
+        tasks: tasks.collect(),
+        java: Vec::new(),
+        faults,
+    }]
+}
+
+/// A waiter had a place under its own field when the connection was replaced without a fence. It asked for a field that
+/// was not used before, without a pause, and never got one. Under the other field it was told on a channel to which it was
+/// not subscribed.
+#[test]
+fn a_waiter_of_a_fair_lock_gets_it_after_a_reconnect_without_a_fence() {
+    let unlock = Step::Unlock {
+        which: 0,
+        until: Until::Done,
+    };
+    let holder = vec![
+        take(0, Until::Done),
+        Step::Sleep { ms: 3_000 },
+        unlock.clone(),
+    ];
+    let waiter = vec![Step::Sleep { ms: 10 }, take(0, Until::Ms(3_500)), unlock];
+    let program = Program {
+        clients: vec![ClientPlan::simple(true), ClientPlan::simple(false)],
+        rounds: one_round(
+            vec![(0, -1, holder), (1, -1, waiter)],
+            vec![
+                (300, cut_off(1, false, true)),
+                (900, cut_off(1, true, true)),
+            ],
+        ),
+        watchdog_ms: 30_000,
+        fair_wait_ms: 300_000,
+        late_percent: 0,
+        ..Program::roll(1).of_kind(LockKind::Fair)
+    };
+    let outcome = run(&program, true);
+    let history = outcome.history.join("\n");
+    assert_eq!(outcome.violation, None, "{history}");
+    assert_eq!(outcome.counts.taken, 2, "{history}");
+}
+
+/// Without a fence, too: the release of an earlier attempt had no answer, and the place stayed for the next call of its
+/// owner, which took the lock under the same field. Then the release was executed.
+#[test]
+fn a_late_release_does_not_free_what_a_fair_lock_gave_to_the_next_call_of_its_owner() {
+    let call = |lock, verb, until| Step::Take {
+        lock,
+        verb,
+        lease_ms: None,
+        max_hold_ms: None,
+        until,
+    };
+    let done = Until::Done;
+    let limited = Step::Take {
+        lock: 1,
+        verb: Verb::Lock,
+        lease_ms: None,
+        max_hold_ms: Some(2_500),
+        until: done,
+    };
+    let tasks = vec![
+        (0, -1, vec![call(0, Verb::Try, done)]),
+        (
+            0,
+            -2,
+            vec![
+                call(0, Verb::Run(1_085), Until::Ms(0)),
+                call(1, Verb::Run(1_024), done),
+            ],
+        ),
+        (0, -4, vec![take(0, done), limited, take(1, done)]),
+    ];
+    let unfenced = ClientPlan {
+        may_kill: false,
+        prefix: true,
+        passes: 0,
+        ..ClientPlan::simple(false)
+    };
+    let program = Program {
+        latency: Latency {
+            least: 0,
+            usual: 0,
+            seldom: 1_571,
+            seldom_percent: 9,
+        },
+        late_percent: 5,
+        watchdog_ms: 3_000,
+        command_ms: 900,
+        fair_wait_ms: 5_000,
+        clients: vec![unfenced],
+        rounds: one_round(tasks, vec![(1_432, cut_off(0, false, false))]),
+        ..Program::roll(4_727).of_kind(LockKind::Fair)
+    };
+    let outcome = run(&program, true);
+    assert_eq!(outcome.violation, None, "{}", outcome.history.join("\n"));
 }

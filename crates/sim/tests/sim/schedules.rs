@@ -38,6 +38,22 @@ fn every_schedule_of_string_locks_keeps_the_promises() {
     );
 }
 
+/// With Java in the queue, which dies there now and then.
+#[test]
+fn every_schedule_of_fair_locks_keeps_the_promises() {
+    every(Program::roll_fair, places_are_taken_and_used);
+}
+
+/// A queue that nobody waits in would otherwise pass everything.
+fn places_are_taken_and_used(schedules: u64, counts: &Counts) {
+    let (queued, turns) = (counts.queued, counts.turns);
+    let enough = schedules < 1_000 || queued >= schedules && turns >= schedules / 2;
+    assert!(
+        enough,
+        "{queued} places, {turns} of them used, in {schedules} schedules"
+    );
+}
+
 /// With locks of several kinds, of which some callers take two or three as one.
 #[test]
 fn every_schedule_with_several_locks_keeps_the_promises() {
@@ -137,7 +153,7 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
     let found = found.into_inner().expect("unpoisoned");
     println!(
         "{schedules} schedules, {} scripts ({} late), {} holds ({} of several locks), {} drops, {} ambiguous outcomes, {} losses reported \
-         ({} by a promotion), {} faults, {} redirections, {} failovers, {} violations, {:.1} s",
+         ({} by a promotion), {} faults, {} redirections, {} failovers, {} places ({} used), {} violations, {:.1} s",
         counts.scripts,
         counts.late,
         counts.taken,
@@ -149,6 +165,8 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
         counts.faults,
         counts.redirects,
         counts.failovers,
+        counts.queued,
+        counts.turns,
         found.len(),
         start.elapsed().as_secs_f64()
     );

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LossReason, test_util};
+use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LockKind, LossReason, test_util};
 use tokio::time::Instant;
 
 use super::{Actor, Kept, PATIENCE_MS, ms};
@@ -59,13 +59,18 @@ impl Actor {
         } else {
             until
         };
+        let queues = !matches!(verb, Verb::Try);
+        let call = self.begins(what, waits.then(|| name.to_owned()), limit);
+        if queues {
+            self.queues(call, nth);
+        }
         let attempt = Attempt {
             nth,
             lock,
             too_short: lease_ms == Some(10),
             until,
             began,
-            call: self.begins(what, waits.then(|| name.to_owned()), limit),
+            call,
         };
         match verb {
             Verb::Run(inside_ms) => self.run(attempt, inside_ms).await,
@@ -128,6 +133,14 @@ impl Actor {
         }
     }
 
+    /// Its owner may have a place in the queue of a fair lock until the call ends.
+    fn queues(&self, call: u64, nth: usize) {
+        if self.kinds[nth] == LockKind::Fair {
+            let field = test_util::field_of(&self.owner).to_string();
+            self.world.oracle.queues(call, LOCKS[nth], field);
+        }
+    }
+
     fn keep(&mut self, nth: usize, guard: LockGuard, began: Instant) {
         let token = self.token(nth, guard.handle(), began);
         self.guards.push(Kept {
@@ -147,6 +160,7 @@ impl Actor {
                 None,
                 None,
             );
+            self.queues(call, nth);
             let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
             self.world.oracle.call_ends(call, || format!("{taken:?}"));
             match taken {
