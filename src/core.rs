@@ -58,9 +58,9 @@ pub use values::{
     OpId, OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
 
-use liveness::Turn;
 #[cfg(feature = "test-util")]
 use op::Around;
+use op::Turn;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
 use queue::{Lane, Lanes, PassStreak, Queue};
@@ -87,8 +87,6 @@ pub struct LockCore {
     readers_turn: Option<Box<Turn>>,
     /// When the timer of the queue has to fire.
     turn_timer: Option<Time>,
-    /// How often a connection was replaced without a fence.
-    reconnects: u64,
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
@@ -122,7 +120,6 @@ impl LockCore {
             turn: Turn::default(),
             readers_turn: None,
             turn_timer: None,
-            reconnects: 0,
             counts: Counts::default(),
             latest: Time::START,
         }

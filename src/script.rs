@@ -10,6 +10,7 @@ mod args;
 mod call;
 mod guarded;
 mod place;
+mod queue;
 mod refused;
 
 use std::sync::Arc;
@@ -31,8 +32,9 @@ pub(crate) use guarded::{Guarded, guarded};
 #[cfg(test)]
 pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
-use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_LEAVE, FAIR_RELEASE};
+use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE};
 use place::{keys, keys_to_free};
+pub(crate) use queue::{Queued, inspect_queue, leave};
 #[cfg(test)]
 pub(crate) use refused::commands;
 
@@ -189,12 +191,9 @@ pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
         touch,
         guarded,
     ];
-    let leave = kind.has_queue().then_some(&FAIR_LEAVE);
-    let some = [*inspect_with_token, *inspect_queue, leave];
-    always
-        .into_iter()
-        .chain(some.into_iter().flatten())
-        .collect()
+    let some = [*inspect_with_token, *inspect_queue].into_iter().flatten();
+    let queueing = QUEUEING.iter().copied().filter(|_| kind.has_queue());
+    always.into_iter().chain(some).chain(queueing).collect()
 }
 
 /// What tells apart which locks can be renewed in one call.
@@ -345,38 +344,6 @@ pub(crate) fn release(
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply).filter(|released| !released.is_of_a_token()),
         },
-    }
-}
-
-/// Takes owners of a fair lock, each once, out of the queue, and frees the lock if one of them has it.
-pub(crate) fn leave(
-    name: &LockName,
-    fields: &[Arc<str>],
-    (place, announce): (QueuePlace, Announce),
-) -> Call<Vec<Released>> {
-    let mut args = announced_by(name, announce, SmallVec::new());
-    args.extend(
-        fields
-            .iter()
-            .flat_map(|field| [text(field), millis(place.wait)]),
-    );
-    Call {
-        script: &FAIR_LEAVE,
-        keys: keys_to_free(name),
-        args,
-        announced: sharded(name, announce),
-        still: None,
-        decode: |reply, _| match reply {
-            Reply::List(items) => items.iter().map(left).collect(),
-            _ => None,
-        },
-    }
-}
-
-fn left(reply: &Reply) -> Option<Released> {
-    match reply {
-        Reply::Number(-1..=1) => released(reply),
-        _ => None,
     }
 }
 
@@ -600,38 +567,6 @@ fn inspected(reply: &Reply) -> Option<Inspected> {
         }),
         _ => None,
     }
-}
-
-/// An owner that waits, and what is left of its place, below 0 if that has ended. `None`: it has no score.
-pub(crate) type Queued = (String, Option<i64>);
-
-/// Reads the queue. `None`: a lock of this kind has none.
-pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, String>>> {
-    let script = Scripts::of(name.kind()).inspect_queue?;
-    Some(Call {
-        script,
-        keys: keys(name),
-        args: SmallVec::new(),
-        announced: None,
-        still: None,
-        decode: |reply, _| match reply {
-            Reply::Nil => Some(Ok(Vec::new())),
-            Reply::List(items) => match items.as_slice() {
-                [Reply::Number(-3), Reply::Text(found)] => Some(Err(found.clone())),
-                [_, _, _, Reply::Number(_), Reply::List(queue)] => queue
-                    .chunks(2)
-                    .map(|place| match place {
-                        [owner, Reply::Number(left)] => Some((shown(&owner.bytes()?), Some(*left))),
-                        [owner, Reply::Nil] => Some((shown(&owner.bytes()?), None)),
-                        _ => None,
-                    })
-                    .collect::<Option<_>>()
-                    .map(Ok),
-                _ => None,
-            },
-            _ => None,
-        },
-    })
 }
 
 fn kind_of(batch: &[RenewalKey]) -> LockKind {

@@ -66,13 +66,6 @@ impl LockClientBuilder {
         self
     }
 
-    /// Changes for how long a place in the queue of a fair lock counts after its turn has come.
-    #[doc(hidden)]
-    pub fn fair_wait(mut self, wait: Duration) -> Self {
-        self.fair_wait = wait;
-        self
-    }
-
     /// Connects over a transport of a test.
     #[doc(hidden)]
     pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {

@@ -33,9 +33,6 @@ struct Settings {
     fair_wait: Duration,
     #[serde(serialize_with = "is_on", deserialize_with = "by_switch")]
     handoff: HandOff,
-    /// Only tests change it so far.
-    #[serde(skip)]
-    fair_wait: Duration,
     #[serde(with = "humantime_serde")]
     close_grace: Option<Duration>,
     /// A secret, which does not belong into a file that is written.

@@ -8,10 +8,8 @@ use std::sync::Arc;
 
 use super::LockCore;
 use super::hold::local_deadline;
-use super::liveness::Turn;
 #[cfg(feature = "test-util")]
-use super::op::Op;
-use super::op::{Acquire, Around, Attempt, Grant};
+use super::op::{Acquire, Around, Attempt, Grant, Op, Turn};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Lane, Order, Terms, Waiter};
 use super::values::{
@@ -128,9 +126,21 @@ impl LockCore {
         });
     }
 
-    /// How often a connection to the lock's server was replaced without a fence.
-    pub fn note_reconnects(&mut self, reconnects: u64) {
-        self.reconnects = reconnects;
+    /// How often a connection to the lock's server was replaced without a fence. A place under a field that is older than
+    /// the latest is given up.
+    pub fn note_reconnects(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        reconnects: u64,
+        out: &mut Effects,
+    ) {
+        let reconnects = u16::try_from(reconnects % (1 << 16)).unwrap_or_default();
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, cx| {
+                own.note_reconnects(reconnects, cx)
+            });
+        });
     }
 
     /// What a waiter may do right now. `field` is the one under which a new hold of its owner would
@@ -167,10 +177,6 @@ impl LockCore {
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
         }
-        if self.discipline.keeps_places() {
-            let reconnects = self.reconnects;
-            self.change(now, owner, out, |own, cx| own.spoil_place(reconnects, cx));
-        }
         let faces = self.faces(owner).into_iter().flatten();
         let since = faces.clone().map(|own| own.op_changed_at);
         let op_changed_at = since.fold(waiter.since, Time::max);
@@ -182,7 +188,7 @@ impl LockCore {
             && (waiter.order == Order::AtOnce || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
-            self.freed.remove(waiter.lane);
+            self.freed.remove(waiter.lane());
         }
         // The call that came first may not be polled any more; it is not waited for longer than for a
         // command.
@@ -226,10 +232,10 @@ impl LockCore {
         field: &Arc<str>,
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
+        let lane = waiter.lane();
         let Waiter {
             owner,
             order,
-            lane,
             terms,
             ..
         } = waiter;
@@ -402,7 +408,7 @@ impl LockCore {
         let mut faces = self.faces(waiter.owner).into_iter().flatten();
         faces.any(|own| own.tenure.is_held())
             || !self.discipline.has_front()
-            || self.goes_first(id, waiter.lane)
+            || self.goes_first(id, waiter.lane())
     }
 
     /// A waiter is the first of its lane, or the first is in no other's way; and so is no owner of this client.
@@ -421,11 +427,11 @@ impl LockCore {
             return true;
         }
         match waiter.order {
-            Order::Queued => self.goes_first(id, waiter.lane),
+            Order::Queued => self.goes_first(id, waiter.lane()),
             Order::AtOnce => {
-                let head = self.queue.head(waiter.lane);
+                let head = self.queue.head(waiter.lane());
                 let head = head.and_then(|head| self.queue.get(head));
-                self.is_open(waiter.lane) || head.is_none_or(|head| head.owner == waiter.owner)
+                self.is_open(waiter.lane()) || head.is_none_or(|head| head.owner == waiter.owner)
             }
         }
     }
@@ -459,7 +465,7 @@ impl LockCore {
             || faces.any(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
-            || (waiter.is_called || self.freed.have(waiter.lane)) && self.may_contend(id, waiter)
+            || (waiter.is_called || self.freed.have(waiter.lane())) && self.may_contend(id, waiter)
     }
 }
 

@@ -88,11 +88,10 @@ impl LockCore {
     /// Puts an owner in, if it is not there. Both faces have one field.
     pub(super) fn ensure_face(&mut self, now: Time, owner: OwnerKey, field: &Arc<str>) {
         let generation = self.ids.generation();
-        let reconnects = self.reconnects;
         let shared = self.discipline.is_shared(self.discipline.lane(owner));
         let [_, other] = self.faces(owner);
         let field = Arc::clone(other.map_or(field, |other| &other.field));
-        let state = || OwnerState::new(field, reconnects, generation, shared, now);
+        let state = || OwnerState::new(field, generation, shared, now);
         self.owners.ensure(owner, state);
     }
 

@@ -71,8 +71,7 @@ impl LockCore {
         let (to, lease) = (waiter.owner, waiter.terms.lease);
         let field = waiter.field?;
         let generation = self.ids.generation();
-        let reconnects = self.reconnects;
-        let receiver = || OwnerState::new(Arc::clone(&field), reconnects, generation, false, now);
+        let receiver = || OwnerState::new(Arc::clone(&field), generation, false, now);
         self.owners.ensure(to, receiver);
         self.queue.use_field(head);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;

@@ -14,28 +14,10 @@
 //! and its place goes to the next one.
 
 use super::LockCore;
-use super::op::Attempt;
+use super::op::Turn;
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::Lane;
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
-
-/// Whose turn it is in a lane.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Turn {
-    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
-    pub(super) since: Option<Time>,
-    /// The attempt of one that queues.
-    pub(super) attempt: Option<Attempt>,
-}
-
-#[cfg(feature = "test-util")]
-impl Turn {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.since.iter_mut().for_each(|at| visitor.time(at));
-        let attempt = self.attempt.iter_mut();
-        attempt.for_each(|attempt| attempt.visit(visitor));
-    }
-}
 
 impl LockCore {
     /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the

@@ -44,7 +44,7 @@ pub(super) struct Acquire {
     /// What is asked for: if the outcome stays unknown, the server frees the lock after this.
     pub(super) lease: Duration,
     /// How often the owner had lost holds when it began.
-    pub(super) losses: u32,
+    pub(super) losses: u16,
     /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
     /// A busy reply leaves its owner a place in the server's queue.
@@ -62,6 +62,24 @@ pub(super) enum Around {
     /// It did when the acquire began, and has not lost that since.
     Write,
     Lost(LossReason),
+}
+
+/// Whose turn it is in a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Turn {
+    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
+    pub(super) since: Option<Time>,
+    /// The attempt of one that queues.
+    pub(super) attempt: Option<Attempt>,
+}
+
+#[cfg(feature = "test-util")]
+impl Turn {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.since.iter_mut().for_each(|at| visitor.time(at));
+        let attempt = self.attempt.iter_mut();
+        attempt.for_each(|attempt| attempt.visit(visitor));
+    }
 }
 
 /// An attempt of one that queues, by an owner that holds nothing.

@@ -32,8 +32,6 @@ pub(super) struct Context<'a> {
 pub(super) struct OwnerState {
     /// The field in Redis; without a connection fence it may differ from the owner's own.
     pub(super) field: Arc<str>,
-    /// How often a connection had been replaced without a fence when it got this field.
-    pub(super) reconnects: u64,
     pub(super) generation: Generation,
     pub(super) tenure: Tenure,
     pub(super) op: Op,
@@ -71,17 +69,10 @@ pub(super) struct IndexEntry {
 
 impl OwnerState {
     /// `shared`: it holds the lock beside others.
-    pub(super) fn new(
-        field: Arc<str>,
-        reconnects: u64,
-        generation: Generation,
-        shared: bool,
-        now: Time,
-    ) -> Self {
+    pub(super) fn new(field: Arc<str>, generation: Generation, shared: bool, now: Time) -> Self {
         let (tenure, op) = (Tenure::new(now, shared), Op::Idle);
         Self {
             field,
-            reconnects,
             generation,
             tenure,
             op,
@@ -379,8 +370,10 @@ impl OwnerState {
 
     /// Commands under this field may still be executed late, and would free what is taken under it: a release gives the place
     /// up, and the owner gets another field.
-    pub(super) fn spoil_place(&mut self, reconnects: u64, cx: &mut Context<'_>) {
-        if self.has_place() && self.op.is_idle() && self.reconnects != reconnects {
+    pub(super) fn note_reconnects(&mut self, reconnects: u16, cx: &mut Context<'_>) {
+        if !self.has_place() {
+            self.tenure.reconnects = reconnects;
+        } else if self.op.is_idle() && self.tenure.reconnects != reconnects {
             self.tenure.place = Place::Spoiled;
             self.release(cx);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::hold::{LeasePolicy, local_deadline};
-use super::values::{OwnerKey, ThreadId, Time, WaiterId};
+use super::values::{Face, OwnerKey, ThreadId, Time, WaiterId};
 use crate::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
@@ -85,8 +85,10 @@ impl Lanes {
         self.0 &= !Self::bit(lane);
     }
 
+    /// None for the lane of an owner, which has no head.
     fn bit(lane: Lane) -> u8 {
-        1 << lane.0
+        let nth = u32::try_from(lane.0).ok();
+        nth.and_then(|nth| 1_u8.checked_shl(nth)).unwrap_or(0)
     }
 }
 
@@ -94,7 +96,8 @@ impl Lanes {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Waiter {
     pub(super) owner: OwnerKey,
-    pub(super) lane: Lane,
+    /// The lane is that of its owner.
+    has_own_lane: bool,
     pub(super) order: Order,
     pub(super) terms: Terms,
     pub(super) since: Time,
@@ -111,6 +114,15 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
+    /// Not stored as such: each waiter would need room for it.
+    pub(super) fn lane(&self) -> Lane {
+        match self.owner.face {
+            _ if self.has_own_lane => Lane::of(self.owner.thread),
+            Face::Read => Lane::READERS,
+            Face::Only | Face::Write => Lane::WRITERS,
+        }
+    }
+
     /// Nothing but the lock is missing.
     pub(super) fn is_ready(&self) -> bool {
         !self.waits_for_own_op
@@ -178,7 +190,7 @@ impl Queue {
     ) {
         let waiter = Waiter {
             owner,
-            lane,
+            has_own_lane: lane == Lane::of(owner.thread),
             order,
             terms,
             since: now,
@@ -197,7 +209,7 @@ impl Queue {
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        self.queued.remove(&(waiter.lane, id));
+        self.queued.remove(&(waiter.lane(), id));
         self.owned.remove(&Owned::of(&waiter, id));
         Some(*waiter)
     }
@@ -226,7 +238,7 @@ impl Queue {
         };
         waiter.waits_until = None;
         if std::mem::take(&mut waiter.passed_over) {
-            self.queued.insert((waiter.lane, id), ());
+            self.queued.insert((waiter.lane(), id), ());
         }
     }
 
@@ -235,7 +247,7 @@ impl Queue {
             && waiter.order == Order::Queued
         {
             waiter.passed_over = true;
-            self.queued.remove(&(waiter.lane, id));
+            self.queued.remove(&(waiter.lane(), id));
         }
     }
 
@@ -355,7 +367,7 @@ impl Queue {
             .filter(|(_, waiter)| waiter.order == Order::Queued && !waiter.passed_over);
         assert!(
             queued
-                .map(|(id, waiter)| ((waiter.lane, *id), ()))
+                .map(|(id, waiter)| ((waiter.lane(), *id), ()))
                 .collect::<SmallSet<_>>()
                 == self.queued,
             "those that queue are in the queue"

@@ -44,7 +44,9 @@ pub(super) struct Tenure {
     /// The reason of the latest loss.
     lost_reason: LossReason,
     /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
-    losses: u32,
+    losses: u16,
+    /// How often a connection had been replaced without a fence when the owner got its field, as far as 16 bits say it.
+    pub(super) reconnects: u16,
     deadline: Time,
     /// How many replicas must confirm a lease: what the first of these holds asked for. The others share its
     /// lease.
@@ -78,6 +80,7 @@ impl Tenure {
             lost: LostHolds::default(),
             lost_reason: LossReason::Gone,
             losses: 0,
+            reconnects: 0,
             deadline: now,
             replicas: 0,
             confirmed: true,
@@ -110,7 +113,7 @@ impl Tenure {
         self.holds.is_empty() && self.lost.is_empty()
     }
 
-    pub(super) fn losses(&self) -> u32 {
+    pub(super) fn losses(&self) -> u16 {
         self.losses
     }
 
@@ -370,7 +373,7 @@ impl Tenure {
             }
         }
         self.pending &= self.first() == first;
-        self.losses += u32::from(!losses.is_empty());
+        self.losses = self.losses.wrapping_add(u16::from(!losses.is_empty()));
         losses
     }
 
@@ -433,10 +436,10 @@ impl Tenure {
     }
 
     /// Only whether it has moved since an acquire began is of interest.
-    pub(super) fn forget_losses(&mut self, seen: Option<&mut u32>) {
+    pub(super) fn forget_losses(&mut self, seen: Option<&mut u16>) {
         let moved = seen.as_ref().is_some_and(|seen| **seen != self.losses);
         seen.into_iter().for_each(|seen| *seen = 0);
-        self.losses = u32::from(moved);
+        self.losses = u16::from(moved);
     }
 }
 

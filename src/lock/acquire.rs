@@ -53,10 +53,16 @@ impl<K> Lock<K> {
             let mut context = AcquireContext {
                 retries: None,
                 confirming: self.confirming()?,
-                waiter: None,
             };
+            let mut waiter = None;
             loop {
-                let failed = match acquire(&entry, &owner, &terms, wait, &mut context).await {
+                let acquired =
+                    acquire(&entry, &owner, &terms, wait, &mut context, &mut waiter).await;
+                // A call that tries again keeps its place in the server's queue.
+                if acquired.is_ok() || !self.kind.has_queue() {
+                    waiter = None;
+                }
+                let failed = match acquired {
                     Ok(TryLock::Acquired(taken)) => {
                         let (client, owner) = (Arc::clone(&self.client), owner.clone());
                         let entry = Arc::clone(&entry);
@@ -136,13 +142,11 @@ impl<K> Lock<K> {
 }
 
 /// What is known of a call that takes a lock, from one attempt to the next.
-pub(crate) struct AcquireContext {
+struct AcquireContext {
     /// Of the attempts that have failed. Boxed: nearly no call needs it.
     retries: Option<Box<Retries>>,
     /// Boxed: nearly no call asks.
     confirming: Option<Box<ReplicaCheck>>,
-    /// Of a fair lock, after an attempt that failed: it keeps the place in the server's queue.
-    waiter: Option<Box<Waiter>>,
 }
 
 impl AcquireContext {
@@ -164,43 +168,25 @@ impl AcquireContext {
 
 /// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
 /// found, if there was one.
-pub(crate) async fn acquire(
+async fn acquire(
     entry: &Arc<Entry>,
     owner: &Owner,
     terms: &Terms,
     wait: Wait,
     context: &mut AcquireContext,
+    waiter: &mut Option<Waiter>,
 ) -> Result<TryLock<Taken>, Error> {
-    context.prepare(entry).await?;
-    // Dropped with this future, after the permit of an attempt: first the core hears that the attempt's
-    // outcome is unknown, then that the call has left the queue.
-    let mut waiter = match context.waiter.take() {
-        Some(kept) => *kept,
-        None => Waiter::new(entry, owner, *terms, wait),
-    };
-    let acquired = attempts(&mut waiter, owner, wait, context).await;
-    if acquired.is_err() && entry.name.kind().has_queue() {
-        context.waiter = Some(Box::new(waiter));
-    }
-    acquired
-}
-
-/// Attempts until the call has the lock, its time is over, or an attempt fails.
-async fn attempts(
-    waiter: &mut Waiter,
-    owner: &Owner,
-    wait: Wait,
-    context: &mut AcquireContext,
-) -> Result<TryLock<Taken>, Error> {
-    let entry = &Arc::clone(waiter.entry());
     let shared = entry.shared();
-    let deadline = wait.deadline();
+    context.prepare(entry).await?;
+    // Dropped after this future, and so after the permit of an attempt: first the core hears that the attempt's
+    // outcome is unknown, then that the call has left the queue.
+    let waiter = waiter.get_or_insert_with(|| Waiter::new(entry, owner, *terms, wait));
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut context.confirming {
-            None => waiter.next(deadline).await?,
-            Some(confirming) => Box::pin(confirming.next(waiter, deadline)).await?,
+            None => waiter.next(wait.deadline()).await?,
+            Some(confirming) => Box::pin(confirming.next(waiter, wait.deadline())).await?,
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
@@ -240,21 +226,20 @@ async fn attempts(
         match waking.longest_wait(shared, entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
-                let limit = deadline.map_or(again, |deadline| deadline.min(again));
+                let limit = wait.deadline().map_or(again, |limit| limit.min(again));
                 waiter.until_retry(waking.listening(), seen, limit).await;
             }
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to no listener.
                 shared.totals.count(Total::Contended, 1);
-                let subscribed = Box::pin(subscribe(entry, waiter, deadline)).await?;
+                let subscribed = Box::pin(subscribe(entry, waiter, wait.deadline())).await?;
                 if let Subscribed::Confirmed(confirmed) = subscribed {
                     waking.subscription = Some(Box::new(confirmed));
                 }
             }
         }
-        let is_late = deadline.is_some_and(|deadline| deadline <= Instant::now());
-        if is_late {
+        if wait.deadline().is_some_and(|limit| limit <= Instant::now()) {
             return Ok(waiter.busy());
         }
     }

@@ -106,9 +106,16 @@ impl Waiter {
         // Before the field is chosen: one that was used before a later reconnect counts as older than that.
         let reconnects = self.entry.route().unfenced();
         let field = field(&self.entry, &self.owner);
+        let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.owner.id());
         let admission = self.entry.step(|core, now, out| {
-            core.note_reconnects(reconnects);
-            core.admit(now, self.id, &field, out)
+            if !has_queue {
+                return core.admit(now, self.id, &field, out);
+            }
+            core.note_reconnects(now, owner, reconnects, out);
+            let admission = core.admit(now, self.id, &field, out);
+            // What was made by this has the field that was chosen after the count was read.
+            core.note_reconnects(now, owner, reconnects, out);
+            admission
         });
         admission.map_err(|rejected| rejection(&self.entry, rejected))
     }

@@ -1,13 +1,11 @@
 //! The keys of a lock's scripts, and what a call says about its owner's place in the queue of a fair lock.
 
-use std::sync::Arc;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::redis::Arg;
-use crate::redis::Script;
+use crate::redis::{Arg, Script};
 use crate::wire::LockName;
 
 /// Those that change the queue of a fair lock begin with `queue.lua`.

@@ -8,7 +8,7 @@ use crate::LossReason;
 use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::core::{
     Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
+    ReleaseSend, ReleaseStep, ThreadId, Time, Untaken, WaiterId,
 };
 
 impl Fixture {
@@ -135,17 +135,28 @@ fn an_attempt_that_was_not_executed_leaves_the_place_as_it_was() {
     assert!(fixture.has_place(A));
 }
 
+#[test]
+fn an_owner_of_any_number_has_a_lane_of_its_own() {
+    for thread in [i64::MIN + 1, -1, 0, 2, 8, 1 << 62] {
+        let mut fixture = Fixture::fair();
+        fixture.queued_up(A);
+        let waiter = fixture.queued_up(OwnerKey::only(ThreadId(thread)));
+        fixture.leaves(waiter);
+        assert!(fixture.has_place(A), "{thread}");
+    }
+}
+
 /// Without a fence a late command may free what is taken under a field that was used before a reconnect.
 #[test]
 fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconnect() {
     for is_answered in [true, false] {
         let mut fixture = Fixture::fair();
         let waiter = fixture.queued_up(A);
-        fixture.core.note_reconnects(1);
+        fixture.step(|core, now, out| core.note_reconnects(now, A, 1, out));
+        let job = fixture.job();
         let field = "another".into();
         let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
         assert!(matches!(admission, Ok(Admission::OwnerBusy { .. })));
-        let job = fixture.job();
         assert_eq!(fixture.sends(A, job), (0, true));
         match is_answered {
             true => fixture.release_is_answered(A, job, GONE),

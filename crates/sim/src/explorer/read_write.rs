@@ -36,7 +36,7 @@ impl Keys {
         self.0.iter().copied().max().flatten()
     }
 
-    /// One for each of so many holds: those that are missing are made.
+    /// One for each of this many holds: those that are missing are made.
     fn cover(&mut self, count: u32, until: Time) {
         self.0.resize(count as usize, None);
         for key in &mut self.0 {

@@ -34,17 +34,7 @@ impl State {
                 self.lose();
             }
             Action::Apply(deferred) => self.apply(deferred),
-            Action::TimerFires(owner) => {
-                self.timers.remove(&owner);
-                let request = self.step(owner, Input::TimerFires, |core, now, out| {
-                    core.timer_fired(now, owner, out)
-                });
-                if let Some(request) = request {
-                    let sender = Sender::Renewal(owner, request.generation);
-                    let (field, lease) = (Field::of(&request.field), lease_of(request.asked));
-                    self.send(sender, Script::Renew { field, lease });
-                }
-            }
+            Action::TimerFires(owner) => self.timer_fires(owner),
             Action::JobSends(owner) => self.job_sends(owner),
             Action::Tick => {
                 self.budget.ticks -= 1;
@@ -86,6 +76,18 @@ impl State {
             Action::RuntimeEnds => self.end_runtime(),
             Action::Refuse => self.refuse(),
             Action::Force => self.force(),
+        }
+    }
+
+    fn timer_fires(&mut self, owner: OwnerKey) {
+        self.timers.remove(&owner);
+        let request = self.step(owner, Input::TimerFires, |core, now, out| {
+            core.timer_fired(now, owner, out)
+        });
+        if let Some(request) = request {
+            let sender = Sender::Renewal(owner, request.generation);
+            let (field, lease) = (Field::of(&request.field), lease_of(request.asked));
+            self.send(sender, Script::Renew { field, lease });
         }
     }
 

@@ -116,7 +116,7 @@ impl Keyspace {
     }
 }
 
-/// Removes an item: so many of them from the front, or from the end if the number is negative, or all of them.
+/// Removes an item: this many of them from the front, or from the end if the number is negative, or all of them.
 fn remove(list: &mut List, most: i64, item: &str) -> usize {
     let found = list.iter().enumerate().filter(|(_, other)| *other == item);
     let mut found: Vec<usize> = found.map(|(at, _)| at).collect();

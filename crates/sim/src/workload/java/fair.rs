@@ -1,5 +1,5 @@
 //! Java in the queue of a fair lock, as Redisson since 3.11.1 does it: a place counts from the end of the one before it,
-//! and whoever leaves the queue moves all others forward.
+//! and an owner that leaves the queue moves all others forward.
 
 use std::time::Duration;
 

@@ -22,7 +22,7 @@ pub(super) struct Compared {
     pub(super) keys: BTreeMap<String, u32>,
 }
 
-/// Has both servers do the same from each seed, up to so many times. One connection of each is subscribed to these channels.
+/// Has both servers do the same from each seed, up to this many times. One connection of each is subscribed to these channels.
 pub(super) fn compare(
     seeds: Range<u64>,
     most: u32,
