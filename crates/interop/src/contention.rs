@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::fair::Queue;
 use crate::fixture::{Fixture, Load, Scenario};
 use crate::party::Party;
 use test_support::kinds::token_key;
@@ -23,14 +24,29 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-async fn mixed_workers(fixture: Fixture) {
+pub async fn mixed_workers(fixture: Fixture) {
     let parties = [(fixture.first.clone(), 16), (fixture.second.clone(), 16)];
-    sections(&fixture, &parties, 5_000).await;
+    // A fair lock is sent for by each worker in its turn.
+    let total = match fixture.name.starts_with("fair/") {
+        true => 1_000,
+        false => 5_000,
+    };
+    sections(&fixture, &parties, total).await;
 }
 
 async fn a_few_mixed_workers(fixture: Fixture) {
     let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
     sections(&fixture, &parties, 200).await;
+}
+
+/// The parties of a scenario, of which ours reaches the server through this proxy.
+pub async fn through(proxy: &Proxy, fixture: &Fixture) -> [Party; 2] {
+    let url = format!("redis://127.0.0.1:{}", proxy.port);
+    let mut parties = [fixture.first.clone(), fixture.second.clone()];
+    for party in parties.iter_mut().filter(|party| party.is_rust()) {
+        *party = party.another(&url, Duration::from_secs(30), &[]).await;
+    }
+    parties
 }
 
 /// Each script of ours is executed again when others may have come in between.
@@ -41,15 +57,7 @@ pub async fn scripts_executed_twice(fixture: Fixture) {
         false => 400,
     };
     let proxy = Proxy::start(fixture.port()).await;
-    let url = format!("redis://127.0.0.1:{}", proxy.port);
-    let mut parties = Vec::new();
-    for party in [&fixture.first, &fixture.second] {
-        let client = match party.is_rust() {
-            true => party.another(&url, Duration::from_secs(30), &[]).await,
-            false => party.clone(),
-        };
-        parties.push((client, 8));
-    }
+    let parties = through(&proxy, &fixture).await.map(|party| (party, 8));
     // The server is to know the scripts: of a call that it refuses for that, only the copy would be executed.
     let few: Vec<_> = parties
         .iter()
@@ -255,6 +263,12 @@ async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
         "no update was lost"
     );
     assert_eq!(fixture.seen(&fixture.name), "", "nothing is left");
+    assert!(
+        Queue::of(&fixture.name)
+            .owners(&mut fixture.control())
+            .is_empty(),
+        "no place is left"
+    );
 }
 
 async fn add_one(control: &mut Control, counter: &str) {

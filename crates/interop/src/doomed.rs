@@ -3,13 +3,14 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use redisson_lock::LockGuard;
+use redisson_lock::{Lock, LockGuard};
 
-use crate::fixture::{Fixture, QUICK};
+use crate::fixture::{Fixture, LONG, QUICK};
 use crate::joint::{self, Caller, Kind};
 use crate::party::Party;
 use crate::tokens;
 use crate::worker::{Worker, kind_of};
+use test_support::ms;
 use test_support::peer::Peer;
 
 pub enum Doomed {
@@ -40,6 +41,20 @@ impl Doomed {
                 }
             }
         });
+        Self::Java { jvm, worker }
+    }
+
+    /// Starts a process of the first party's side that tries once to acquire the lock, for as long as this, with a
+    /// watchdog timeout of 30 s.
+    pub async fn tries(fixture: &Fixture, wait: Duration) -> Self {
+        let (url, name) = (fixture.url(), fixture.name.clone());
+        if fixture.first.is_rust() {
+            return Self::this_program("INTEROP_TRY", format!("{} {url} {name}", wait.as_millis()));
+        }
+        let jvm = fixture.another_jvm().await;
+        let worker = Party::java(&jvm, url, LONG, &[]).await.worker();
+        let taker = worker.clone();
+        tokio::spawn(async move { taker.try_lock(&name, Some(wait), None).await });
         Self::Java { jvm, worker }
     }
 
@@ -105,7 +120,8 @@ pub fn is_child() -> bool {
     let order = std::env::var("INTEROP_HOLD");
     let joint = std::env::var("INTEROP_JOINT");
     let tokens = std::env::var("INTEROP_TOKENS");
-    if order.is_err() && joint.is_err() && tokens.is_err() {
+    let once = std::env::var("INTEROP_TRY");
+    if order.is_err() && joint.is_err() && tokens.is_err() && once.is_err() {
         return false;
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -120,28 +136,44 @@ pub fn is_child() -> bool {
         if let Ok(order) = order {
             guards = hold(&order).await;
         }
+        let once = match once {
+            Ok(once) => Some(try_once(&once).await),
+            Err(_) => None,
+        };
         let caller = match joint {
             Ok(joint) => Some(joint::hold(&joint).await),
             Err(_) => None,
         };
         // Not for ever, should its parent be killed first.
         tokio::time::sleep(Duration::from_secs(60)).await;
-        drop((guards, caller));
+        drop((guards, caller, once));
     });
     true
 }
 
 async fn hold(order: &str) -> Vec<LockGuard> {
-    let mut words = order.splitn(3, ' ');
-    let mut word = || words.next().expect("how often, url and name");
-    let (holds, url, name) = (word().parse().expect("a number"), word(), word());
-    let Party::Rust(client) = Party::rust(url, QUICK).await else {
-        unreachable!("ours")
-    };
+    let (holds, lock) = ordered(order, QUICK).await;
     let mut guards = Vec::new();
     for _ in 0..holds {
-        let lock = client.lock_of(kind_of(name), name);
         guards.push(lock.lock().await.expect("in the end"));
     }
     guards
+}
+
+/// The client stays, and with it what it does in the background.
+async fn try_once(order: &str) -> (Lock, Option<LockGuard>) {
+    let (wait, lock) = ordered(order, LONG).await;
+    let guard = lock.try_lock_for(ms(wait)).await.expect("answered");
+    (lock, guard)
+}
+
+/// What a process is told: a number, and its lock.
+async fn ordered(order: &str, watchdog: Duration) -> (u64, Lock) {
+    let mut words = order.splitn(3, ' ');
+    let mut word = || words.next().expect("a number, url and name");
+    let (number, url, name) = (word().parse().expect("a number"), word(), word());
+    let Party::Rust(client) = Party::rust(url, watchdog).await else {
+        unreachable!("ours")
+    };
+    (number, client.lock_of(kind_of(name), name))
 }

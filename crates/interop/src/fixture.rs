@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::fair::Queue;
 use crate::party::Party;
 use crate::worker::Worker;
 use crate::{scripts, wire};
@@ -179,7 +180,7 @@ pub struct Sides {
 
 /// The short watchdog timeout: a JVM's timers tick too slowly for less.
 pub const QUICK: Duration = Duration::from_millis(1_500);
-const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(30);
 
 impl Sides {
     pub async fn open(build: &Build, server: &Server) -> Self {
@@ -329,10 +330,11 @@ impl Fixture {
 
     /// Waits until somebody listens to the unlock channel of a lock. A spin lock has none, and who waits for it cannot
     /// be seen.
-    pub async fn somebody_waits(&self, name: &str) {
-        match name.starts_with("spin/") {
-            true => tokio::time::sleep(ms(300)).await,
-            false => self.listeners(name, 1).await,
+    pub async fn somebody_waits(&self, key: &str) {
+        match self.name.split_once('/') {
+            Some(("spin", _)) => tokio::time::sleep(ms(300)).await,
+            Some(("fair", _)) => Queue::of(key).waits(&mut self.control(), 1).await,
+            _ => self.listeners(key, 1).await,
         }
     }
 

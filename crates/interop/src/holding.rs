@@ -196,11 +196,7 @@ pub async fn prefix(fixture: Fixture) {
         assert_eq!(fixture.control().count(name), 0);
         assert_eq!(second.try_lock(name, None, None).await, Ok(false));
         let waiting = begin(second, name);
-        if name.starts_with("spin/") {
-            fixture.somebody_waits(name).await;
-        } else {
-            fixture.somebody_waits(key).await;
-        }
+        fixture.somebody_waits(key).await;
         is_woken_by(waiting, first.unlock(name)).await;
         second.unlock(name).await.expect("held");
         if name.starts_with("fenced/") {

@@ -10,6 +10,7 @@
 mod contention;
 mod doomed;
 mod failures;
+mod fair;
 mod fixture;
 mod holding;
 mod joint;
@@ -57,6 +58,7 @@ fn scenarios() -> Vec<Scenario> {
     [
         holding::scenarios(),
         kinds::scenarios(),
+        fair::scenarios(),
         joint::scenarios(),
         waiting::scenarios(),
         failures::scenarios(),
@@ -107,7 +109,7 @@ fn by_kind(results: &BTreeMap<String, bool>) -> BTreeMap<&str, (usize, usize)> {
         let mut words = name.split('_').skip(4);
         let kind = words
             .next()
-            .filter(|word| ["fenced", "spin", "multi", "red"].contains(word));
+            .filter(|word| ["fenced", "spin", "fair", "multi", "red"].contains(word));
         let counts: &mut (usize, usize) = kinds.entry(kind.unwrap_or("plain")).or_default();
         *counts = (counts.0 + usize::from(*passed), counts.1 + 1);
     }

@@ -61,7 +61,7 @@ pub async fn woken_by_unlock(fixture: Fixture) {
     }
 }
 
-async fn woken_by_force_unlock(fixture: Fixture) {
+pub async fn woken_by_force_unlock(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     let third = fixture.first.worker();
     first.lock(name, Some(ms(30_000))).await.expect("free");
