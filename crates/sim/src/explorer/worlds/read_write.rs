@@ -74,6 +74,11 @@ fn of_one_owner() -> Vec<World> {
             NOTHING.losses(1).cancels(1),
         ),
         world(
+            "read-write: branches that attempt at once",
+            &[(1, &[TryLock, Drop]), (1, &[TryRead, Drop])],
+            NOTHING.losses(1),
+        ),
+        world(
             "read-write: nested reads inside of a write",
             &[(1, &[Lock, Read, Read, UnlockFirst, Drop, Unlock])],
             NOTHING.losses(1).cancels(1),
@@ -85,7 +90,7 @@ fn of_one_owner() -> Vec<World> {
         ),
         world(
             "read-write: leases of both faces",
-            &[(1, &[LockFixed, Read, Drop])],
+            &[(1, &[LockFixed, Read])],
             NOTHING.ticks(2),
         ),
         world(
