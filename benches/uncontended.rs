@@ -162,28 +162,38 @@ async fn compare(
     }
 }
 
-/// What a pair of this kind sends: its two scripts, the keys of the first, and the last argument of the second.
+/// What a pair of this kind sends: its two scripts, the keys of each, and the last arguments of each.
 struct Floor {
     scripts: [&'static str; 2],
-    keys: Vec<String>,
-    channel: Option<String>,
+    keys: [Vec<String>; 2],
+    last: [Vec<String>; 2],
 }
 
 fn floor(kind: LockKind, key: &str) -> Floor {
     let channel = format!("redisson_lock__channel:{{{key}}}");
-    let (token, channel) = match kind {
-        LockKind::Plain => (None, Some(channel)),
-        LockKind::Spin => (None, Some(String::new())),
-        LockKind::Fenced => (Some(token_key(key)), Some(channel)),
-        LockKind::String => (None, None),
-        _ => unreachable!("a kind without a floor: {kind}"),
+    let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+    let alone = vec![key.to_owned()];
+    let mut floor = Floor {
+        scripts: [scripts(kind).acquire, scripts(kind).release],
+        keys: [alone.clone(), alone],
+        last: [Vec::new(), vec![channel.clone()]],
     };
-    let scripts = scripts(kind);
-    Floor {
-        scripts: [scripts.acquire, scripts.release],
-        keys: std::iter::once(key.to_owned()).chain(token).collect(),
-        channel,
+    match kind {
+        LockKind::Plain => {}
+        LockKind::Spin => floor.last[1] = owned(&[""]),
+        LockKind::Fenced => floor.keys[0].push(token_key(key)),
+        LockKind::String => floor.last[1].clear(),
+        LockKind::Fair => {
+            for keys in &mut floor.keys {
+                let queue = ["queue", "timeout"];
+                keys.extend(queue.map(|what| format!("redisson_lock_{what}:{{{key}}}")));
+            }
+            floor.last[0] = owned(&["300000", "1", &channel, "publish"]);
+            floor.last[1] = owned(&[&channel, "publish", "300000", "0"]);
+        }
+        _ => unreachable!("a kind without a floor: {kind}"),
     }
+    floor
 }
 
 /// The same two scripts with the same arguments, and nothing around them.
@@ -231,26 +241,26 @@ impl Bare {
     async fn acquire(&self) {
         let argv = vec![OWNER.into(), 1.into(), 30_000.into()];
         // A fenced lock answers with its token.
-        assert!(self.call(0, &self.floor.keys, argv).await > 0);
+        assert!(self.call(0, argv).await > 0);
     }
 
     async fn release(&self) {
-        let Floor { keys, channel, .. } = &self.floor;
-        let mut argv: Vec<Value> = vec![OWNER.into(), 0.into(), 1.into()];
-        argv.extend(channel.as_deref().map(Value::from));
-        assert_eq!(self.call(1, &keys[..1], argv).await, 1);
+        let argv = vec![OWNER.into(), 0.into(), 1.into()];
+        assert_eq!(self.call(1, argv).await, 1);
     }
 
-    async fn call(&self, script: usize, keys: &[String], argv: Vec<Value>) -> i64 {
+    async fn call(&self, script: usize, argv: Vec<Value>) -> i64 {
         let options = Options {
             max_attempts: Some(1),
             timeout: Some(Duration::from_millis(1500)),
             ..Options::default()
         };
+        let (keys, last) = (&self.floor.keys[script], &self.floor.last[script]);
         let count = i64::try_from(keys.len()).expect("few");
         let mut args: Vec<Value> = vec![self.shas[script].as_str().into(), count.into()];
         args.extend(keys.iter().map(|key| key.as_str().into()));
         args.extend(argv);
+        args.extend(last.iter().map(|word| word.as_str().into()));
         let command = CustomCommand::new_static("EVALSHA", None::<u16>, false);
         let client = self.client.with_options(&options);
         client.custom(command, args).await.expect("answered")

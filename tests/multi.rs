@@ -68,19 +68,21 @@ async fn locks_of_any_kinds_and_clients_are_taken_together_and_released_together
         one.fenced_lock("fenced").into(),
         two.string_lock("string"),
         two.spin_lock("spin"),
+        two.fair_lock("fair"),
     ])
-    .expect("four locks");
+    .expect("five locks");
     let before = Instant::now();
     let guard = multi.lock().await.expect("free");
     assert_eq!(guard.state(), HoldState::Held);
     let names: Vec<_> = guard.members().iter().map(|hold| hold.name()).collect();
-    assert_eq!(names, ["plain", "fenced", "string", "spin"]);
+    assert_eq!(names, ["plain", "fenced", "string", "spin", "fair"]);
     assert!(guard.valid_until() > before + ms(28_000));
     for (client, kind, name) in [
         (&servers.others[0], LockKind::Plain, "plain"),
         (&servers.others[0], LockKind::Fenced, "fenced"),
         (&servers.others[1], LockKind::String, "string"),
         (&servers.others[1], LockKind::Spin, "spin"),
+        (&servers.others[1], LockKind::Fair, "fair"),
     ] {
         let lock = client.lock_of(kind, name);
         assert!(lock.try_lock().await.expect("asked").is_none(), "{kind}");

@@ -13,7 +13,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn settings_are_good_up_to_their_bounds() {
-    let good: [Set; 10] = [
+    let good: [Set; 12] = [
         |builder| builder,
         // What was not set goes along.
         |builder| builder.watchdog_timeout(5_000 * MS),
@@ -25,6 +25,8 @@ fn settings_are_good_up_to_their_bounds() {
         |builder| builder.connections(1),
         |builder| builder.connections(16),
         |builder| builder.max_hold(10 * MS),
+        |builder| builder.fair_wait(1_000 * MS),
+        |builder| builder.fair_wait(DAY),
     ];
     for (nth, set) in good.into_iter().enumerate() {
         checked(set).unwrap_or_else(|error| panic!("{nth}: {error}"));
@@ -33,7 +35,7 @@ fn settings_are_good_up_to_their_bounds() {
 
 #[test]
 fn settings_past_their_bounds_are_refused_by_name() {
-    let bad: [(&str, Set); 8] = [
+    let bad: [(&str, Set); 10] = [
         ("watchdog_timeout", |builder| {
             builder.watchdog_timeout(299 * MS).command_timeout(MS)
         }),
@@ -50,6 +52,8 @@ fn settings_past_their_bounds_are_refused_by_name() {
         ("connections", |builder| builder.connections(17)),
         ("max_hold", |builder| builder.max_hold(9 * MS)),
         ("max_hold", |builder| builder.max_hold(DAY * 3_651)),
+        ("fair_wait", |builder| builder.fair_wait(999 * MS)),
+        ("fair_wait", |builder| builder.fair_wait(DAY + MS)),
     ];
     for (name, set) in bad {
         match checked(set) {
