@@ -106,11 +106,11 @@ impl Interpreter {
 
 /// `-- acquire.lua: …` is the script `acquire`, whatever stands before that line. Without the folder of the kind.
 fn name(source: &str) -> &str {
-    let names = source.lines().filter_map(|line| {
+    let mut names = source.lines().filter_map(|line| {
         let (name, _) = line.strip_prefix("-- ")?.split_once(".lua: ")?;
         name.rsplit('/').next()
     });
-    names.last().unwrap_or("another script")
+    names.next_back().unwrap_or("another script")
 }
 
 /// An error that a command raised inside a script.

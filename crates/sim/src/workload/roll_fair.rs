@@ -21,7 +21,7 @@ impl Program {
                     .insert(at, JavaStep::DieInQueue { wait_ms, lock });
             }
         }
-        // A place that nobody gives up holds everybody up for as long.
+        // A place that is not given up holds all others up for as long.
         let is_left = |fault: &Fault| {
             matches!(
                 fault,

@@ -44,7 +44,7 @@ fn every_schedule_of_fair_locks_keeps_the_promises() {
     every(Program::roll_fair, places_are_taken_and_used);
 }
 
-/// A queue that nobody waits in would otherwise pass everything.
+/// An empty queue would otherwise pass everything.
 fn places_are_taken_and_used(schedules: u64, counts: &Counts) {
     let (queued, turns) = (counts.queued, counts.turns);
     let enough = schedules < 1_000 || queued >= schedules && turns >= schedules / 2;

@@ -63,7 +63,7 @@ impl Keyspace {
         })
     }
 
-    /// Nobody is subscribed to sharded channels here.
+    /// No client here subscribes to sharded channels.
     fn call_of_channels(&mut self, name: &str, args: &[&str]) -> Result<Answer, String> {
         let listeners =
             |keyspace: &Self, channel: &str| keyspace.listeners.get(channel).copied().unwrap_or(0);
