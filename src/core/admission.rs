@@ -9,7 +9,8 @@ use std::sync::Arc;
 use super::LockCore;
 use super::hold::local_deadline;
 #[cfg(feature = "test-util")]
-use super::op::{Acquire, Around, Attempt, Grant, Op, Turn};
+use super::op::Op;
+use super::op::{Acquire, Around, Attempt, Grant, Turn};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Lane, Order, Terms, Waiter};
 use super::values::{
