@@ -145,11 +145,16 @@ impl Queue {
         .await;
     }
 
-    /// Waits until there is one owner in it, which has found the lock held twice: before it listened to its channel, and
+    /// Waits until the last of this many owners has found the lock held twice: before it listened to its channel, and
     /// after. Returns this owner.
-    async fn has_looked_again(&self, control: &mut Control, monitor: Monitor) -> String {
-        self.waits(control, 1).await;
-        let owner = self.owners(control).remove(0);
+    async fn last_looks_again(
+        &self,
+        control: &mut Control,
+        owners: usize,
+        monitor: Monitor,
+    ) -> String {
+        self.waits(control, owners).await;
+        let owner = self.owners(control).remove(owners - 1);
         let (lock, field, mut looks) = (&self.lock, owner.clone(), 0);
         let looked = move || {
             // Each side asks whether the lock has its field.
@@ -306,7 +311,7 @@ async fn member_without_a_score(fixture: Fixture) {
     first.lock(name, None).await.expect("free");
     let monitor = Monitor::start(fixture.port());
     let waiting = begin(second, name);
-    let head = queue.has_looked_again(control, monitor).await;
+    let head = queue.last_looks_again(control, 1, monitor).await;
     assert_eq!(control.run(&["ZREM", &queue.ends, &head]), "1");
     let another = fixture.first.worker();
     assert_eq!(another.try_lock(name, None, None).await, Ok(false));
@@ -329,7 +334,7 @@ async fn stopped_head(fixture: Fixture) {
     holder.lock(name, Some(ms(30_000))).await.expect("free");
     let monitor = Monitor::start(fixture.port());
     let head = Doomed::tries(&fixture, ms(60_000)).await;
-    queue.has_looked_again(control, monitor).await;
+    queue.last_looks_again(control, 1, monitor).await;
     head.signal("-STOP");
     holder.unlock(name).await.expect("held");
     for _ in 0..3 {

@@ -1,8 +1,8 @@
-//! The scripts of fair and read-write locks beside real Redisson, on one server. The library does not call them yet: the
-//! parties here send them themselves, each twice, as a client does that had no answer.
+//! The scripts of read-write locks beside real Redisson, on one server, and one of fair locks in a state that is rare. The
+//! library does not call the former yet: the parties here send them themselves, each twice, as a client does that had no
+//! answer.
 
 use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 
 use crate::fixture::{Messages, between, channel, eventually, listen};
 use crate::party::Party;
-use crate::worker::Worker;
 use test_support::{Control, Rolls, ms};
 
 /// A script with the part about the queue before it, as it is sent.
@@ -35,10 +34,7 @@ const SECTIONS: usize = 50;
 
 /// Everything, on locks of its own. The quick client has a watchdog timeout of 1.5 s.
 pub async fn check(port: u16, java: &[Party; 2], quick: &Party) {
-    in_order(port, java).await;
-    told_head_leaves(port, java).await;
     a_place_stays(port, java).await;
-    fair_storm(port, java).await;
     readers_of_both(port, java).await;
     writers_wait(port, java).await;
     downgrade(port, java).await;
@@ -103,12 +99,6 @@ impl Ours {
         answer == "1"
     }
 
-    async fn lock(&mut self) {
-        while !self.attempt() {
-            self.wait().await;
-        }
-    }
-
     /// Goes to 0, and leaves the queue if it is wanted; returns the answer.
     fn release(&mut self, leaves: &str) -> String {
         let (owner, channel) = (self.owner.clone(), channel(&self.name));
@@ -122,12 +112,6 @@ impl Ours {
             answer.parse::<i64>().is_ok_and(|answer| answer > 0),
             "{answer}"
         );
-    }
-
-    fn leave(&mut self) {
-        let (owner, channel) = (self.owner.clone(), channel(&self.name));
-        let args = [&*channel, "publish", &owner, WAIT];
-        self.send(fair!("leave"), &queue(&self.name), &args);
     }
 
     /// The lock and the key of the own first read hold.
@@ -218,67 +202,6 @@ async fn nothing_left(control: &mut Control, name: &str) {
     .await;
 }
 
-/// Owners of both sides get the lock in the order in which they came.
-async fn in_order(port: u16, java: &[Party; 2]) {
-    const NAME: &str = "fair/in_order";
-    let control = &mut Control::connect(port);
-    let mut holder = Ours::fair(port, NAME);
-    holder.lock().await;
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let mut waiting = JoinSet::new();
-    for nth in 0..6 {
-        let order = Arc::clone(&order);
-        let worker = java[nth % 2].worker();
-        waiting.spawn(async move {
-            if nth % 2 == 0 {
-                worker.lock(NAME, None).await.expect("in the end");
-                order.lock().expect("unpoisoned").push(nth);
-                worker.unlock(NAME).await.expect("held");
-            } else {
-                let mut ours = Ours::fair(port, NAME);
-                ours.lock().await;
-                order.lock().expect("unpoisoned").push(nth);
-                ours.unlock();
-            }
-        });
-        queued(control, NAME, nth + 1).await;
-    }
-    holder.unlock();
-    waiting.join_all().await;
-    assert_eq!(*order.lock().expect("unpoisoned"), [0, 1, 2, 3, 4, 5]);
-    nothing_left(control, NAME).await;
-}
-
-/// An owner of ours whose turn it is leaves: the one of Java after it is told.
-async fn told_head_leaves(port: u16, java: &[Party; 2]) {
-    const NAME: &str = "fair/told_head_leaves";
-    let control = &mut Control::connect(port);
-    let (mut holder, mut head) = (Ours::fair(port, NAME), Ours::fair(port, NAME));
-    holder.lock().await;
-    assert!(!head.attempt());
-    let (worker, next) = (java[0].worker(), java[0].worker());
-    let waiting = tokio::spawn(async move { next.lock(NAME, None).await.map(|()| next) });
-    queued(control, NAME, 2).await;
-    // Java attempts a second time after it has subscribed.
-    let listens = format!("{}:*", channel(NAME));
-    eventually("Java listens", || {
-        control
-            .run(&["PUBSUB", "CHANNELS", &listens])
-            .split(' ')
-            .count()
-            == 3
-    })
-    .await;
-    holder.unlock();
-    let told = Instant::now();
-    assert!(!worker.try_lock(NAME, None, None).await.expect("answered"));
-    head.leave();
-    let next = waiting.await.expect("no panic").expect("its turn");
-    between("the next one of Java", told.elapsed(), 0, 2_000);
-    next.unlock(NAME).await.expect("held");
-    nothing_left(control, NAME).await;
-}
-
 /// A release of an owner that another of its calls waits for leaves its place where it is.
 async fn a_place_stays(port: u16, java: &[Party; 2]) {
     const NAME: &str = "fair/a_place_stays";
@@ -314,44 +237,6 @@ impl Inside {
         );
         tokio::time::sleep(ms(1)).await;
         self.0.fetch_sub(who, Ordering::SeqCst);
-    }
-}
-
-async fn fair_storm(port: u16, java: &[Party; 2]) {
-    const NAME: &str = "fair/storm";
-    let inside = Inside::default();
-    let mut workers = JoinSet::new();
-    for nth in 0..8 {
-        let (inside, worker) = (inside.clone(), java[nth % 2].worker());
-        workers.spawn(async move {
-            match nth < 4 {
-                true => fair_sections_of_java(&worker, NAME, &inside).await,
-                false => fair_sections(port, NAME, nth as u64, &inside).await,
-            }
-        });
-    }
-    workers.join_all().await;
-    nothing_left(&mut Control::connect(port), NAME).await;
-}
-
-async fn fair_sections_of_java(worker: &Worker, name: &str, inside: &Inside) {
-    for _ in 0..SECTIONS {
-        worker.lock(name, None).await.expect("in the end");
-        inside.section(WRITER).await;
-        worker.unlock(name).await.expect("held");
-    }
-}
-
-/// Sometimes an owner leaves the queue, and comes again.
-async fn fair_sections(port: u16, name: &str, seed: u64, inside: &Inside) {
-    let (mut ours, mut rolls) = (Ours::fair(port, name), Rolls(seed));
-    for _ in 0..SECTIONS {
-        if rolls.below(5) == 0 && !ours.attempt() {
-            ours.leave();
-        }
-        ours.lock().await;
-        inside.section(WRITER).await;
-        ours.unlock();
     }
 }
 
