@@ -408,7 +408,8 @@ impl LockCore {
         for (owner, own) in self.owners.iter() {
             let other = self.faces(owner)[1];
             assert!(
-                other.is_none_or(|other| own.op.acquire().and(other.op.acquire()).is_none()),
+                other
+                    .is_none_or(|other| own.op.acquire().is_none() || other.op.acquire().is_none()),
                 "I2: one acquire of {owner:?} at a time, whatever its face"
             );
             assert!(
