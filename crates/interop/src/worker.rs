@@ -35,11 +35,8 @@ pub type Guards = HashMap<String, Vec<LockGuard>>;
 
 /// The kind of a lock, with which its name begins.
 pub fn kind_of(name: &str) -> LockKind {
-    match name.split_once('/') {
-        Some(("fair", _)) => LockKind::Fair,
-        Some((kind, _)) => kind.parse().unwrap_or_default(),
-        None => LockKind::default(),
-    }
+    let kind = name.split_once('/').map(|(kind, _)| kind);
+    kind.and_then(|kind| kind.parse().ok()).unwrap_or_default()
 }
 
 impl Worker {
