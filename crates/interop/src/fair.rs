@@ -128,8 +128,11 @@ impl Queue {
             let scores = control.number(&["ZCARD", &self.ends]);
             let listens = |owner: &String| {
                 let channel = format!("{}:{owner}", self.channel);
-                let listeners = control.run(&["PUBSUB", "NUMSUB", &channel]);
-                listeners.ends_with(" 1")
+                // Before Redis 7.0 there are no sharded channels.
+                ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
+                    let listeners = control.try_run(&["PUBSUB", kind, &channel]);
+                    listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
+                })
             };
             scores == owners as i64 && seen.len() == owners && seen.iter().all(listens)
         };

@@ -102,14 +102,13 @@ async fn run(filters: &[String]) -> usize {
     failed
 }
 
-/// How many of each kind have passed, of how many. The name of a scenario begins with its kind, unless it is plain.
+/// How many of each kind have passed, of how many. The name of a scenario begins with its kind, or with its servers and
+/// its kind, unless it is plain.
 fn by_kind(results: &BTreeMap<String, bool>) -> BTreeMap<&str, (usize, usize)> {
     let mut kinds = BTreeMap::new();
     for (name, passed) in results {
-        let mut words = name.split('_').skip(4);
-        let kind = words
-            .next()
-            .filter(|word| ["fenced", "spin", "fair", "multi", "red"].contains(word));
+        let mut words = name.split('_').skip(4).take(2);
+        let kind = words.find(|word| ["fenced", "spin", "fair", "multi", "red"].contains(word));
         let counts: &mut (usize, usize) = kinds.entry(kind.unwrap_or("plain")).or_default();
         *counts = (counts.0 + usize::from(*passed), counts.1 + 1);
     }

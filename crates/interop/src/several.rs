@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use crate::fair::Queue;
 use crate::fixture::{Fixture, QUICK, Scenario, Topology, channel, eventually};
 use crate::party::{Party, Several};
 use crate::waiting::{begin, is_woken_by};
@@ -40,6 +41,23 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("cluster_slot_moves_under_a_waiter", slot_moves)
             .on(Cluster)
             .not_second(STAYING),
+        Scenario::new("cluster_fair_woken_by_unlock", |f| {
+            woken_by_unlock(f.of_kind("fair"), Cluster)
+        })
+        .on(Cluster)
+        .not_second(OLD),
+        Scenario::new("cluster_fair_mixed_workers", |f| {
+            mixed_workers(f.of_kind("fair"), Cluster)
+        })
+        .on(Cluster),
+        Scenario::new("sentinel_fair_woken_by_unlock", |f| {
+            woken_by_unlock(f.of_kind("fair"), Sentinel)
+        })
+        .on(Sentinel),
+        Scenario::new("sentinel_fair_mixed_workers", |f| {
+            mixed_workers(f.of_kind("fair"), Sentinel)
+        })
+        .on(Sentinel),
         Scenario::new("sentinel_exclusion", |f| exclusion(f, Sentinel)).on(Sentinel),
         Scenario::new("sentinel_nested", |f| nested(f, Sentinel)).on(Sentinel),
         Scenario::new("sentinel_woken_by_unlock", |f| woken_by_unlock(f, Sentinel)).on(Sentinel),
@@ -125,7 +143,10 @@ impl Field {
             Servers::Cluster(cluster) => cluster.has_listener(name),
             Servers::Sentinels(_) => has_listener(&mut self.control(name), name),
         };
-        eventually("somebody listens", listens).await;
+        match name.starts_with("fair/") {
+            true => Queue::of(name).waits(&mut self.control(name), 1).await,
+            false => eventually("somebody listens", listens).await,
+        }
         // The second attempt, after subscribing.
         tokio::time::sleep(ms(50)).await;
     }
