@@ -241,6 +241,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "client_name": "orders-7",
         "max_hold": "1h",
         "retry_for": "1m",
+        "fair_wait": "30s",
         "handoff": false,
         "close_grace": "10s",
         "announce": "both",
@@ -256,6 +257,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .client_name("orders-7")
         .max_hold(Duration::from_secs(3_600))
         .retry_for(Duration::from_secs(60))
+        .fair_wait(Duration::from_secs(30))
         .handoff(false)
         .close_grace(ms(10_000))
         .announce(redisson_lock::Announce::Both)
