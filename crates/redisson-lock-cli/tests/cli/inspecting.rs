@@ -54,6 +54,38 @@ async fn a_holder_of_this_crate_is_shown() {
     fixture.finish(&["inspect", LOCK]).with_code(1);
 }
 
+#[tokio::test]
+async fn the_queue_of_a_fair_lock_is_shown() {
+    let fixture = Fixture::new();
+    let client = LockClient::connect(&fixture.server.url())
+        .await
+        .expect("it answers");
+    let lock = client.fair_lock(LOCK);
+    let guard = lock.lock().await.expect("it is free");
+    let next = lock.owned_by(&client.owner());
+    let waiting = tokio::spawn(async move { next.lock().await.map(drop) });
+    while lock.queue().await.expect("asked").is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let queue = lock.queue().await.expect("asked");
+    let shown = fixture.finish(&["inspect", "--kind", "fair", LOCK]);
+    let shown = shown.with_code(0).stdout;
+    let line = format!("\n  {} waits, for ", queue[0].owner);
+    assert!(
+        shown.contains(&line) && shown.ends_with(" s at most\n"),
+        "{shown}"
+    );
+    let finished = fixture.finish(&["inspect", "--kind", "fair", "--json", LOCK]);
+    let shown: Value = serde_json::from_str(&finished.with_code(0).stdout).expect("JSON");
+    assert_eq!(shown[0]["queue"][0]["owner"], queue[0].owner);
+    let left = shown[0]["queue"][0]["place_left_ms"]
+        .as_u64()
+        .expect("it ends");
+    assert!((290_000..=400_000).contains(&left), "{left}");
+    waiting.abort();
+    guard.unlock().await.expect("held");
+}
+
 #[test]
 fn missing_permissions_are_named() {
     let fixture = Fixture::new();
