@@ -331,6 +331,8 @@ impl LockCore {
             if core.life == Life::Closing && core.discipline.keeps_places() {
                 let owners: Vec<_> = core.owners.iter().map(|(owner, _)| owner).collect();
                 for owner in owners {
+                    // Its call may not be polled any more. What it did is undone.
+                    core.change(now, owner, out, OwnerState::end_queueing);
                     core.leave_place(now, owner, out);
                 }
             }

@@ -409,13 +409,13 @@ impl Entry {
         }
     }
 
-    /// An owner leaves the queue with the next call. `Some`: the job that has it sends for all that join.
-    pub(crate) fn join_leavers(&self, leaver: Leaver) -> Option<Sending<'_>> {
+    /// An owner leaves the queue with the next call. `Some`: the task that has it sends for all that join.
+    pub(crate) fn join_leavers(self: &Arc<Self>, leaver: Leaver) -> Option<Sending> {
         let mut leavers = self.locks.leavers.lock();
         let is_first = !leavers.contains_key(&self.id);
         leavers.entry(self.id).or_default().push(leaver);
         is_first.then(|| Sending {
-            entry: self,
+            entry: Arc::clone(self),
             is_over: false,
         })
     }
@@ -515,12 +515,16 @@ pub(crate) struct Leaver {
 pub(crate) type Left = Result<Option<ReleaseAnswer>, (Error, bool)>;
 
 /// The right to send for the owners that leave the queue of this lock.
-pub(crate) struct Sending<'a> {
-    entry: &'a Entry,
+pub(crate) struct Sending {
+    entry: Arc<Entry>,
     is_over: bool,
 }
 
-impl Sending<'_> {
+impl Sending {
+    pub(crate) fn entry(&self) -> &Arc<Entry> {
+        &self.entry
+    }
+
     /// The next of them. `None`: there are no more, and the next one that joins sends.
     pub(crate) fn take(&mut self, max: usize) -> Option<Vec<Leaver>> {
         let mut leavers = self.entry.locks.leavers.lock();
@@ -535,9 +539,9 @@ impl Sending<'_> {
     }
 }
 
-impl Drop for Sending<'_> {
+impl Drop for Sending {
     fn drop(&mut self) {
-        // Those that are left see it, and one of them sends.
+        // Its runtime has ended. Those that are left see it.
         if !self.is_over {
             let left = self.entry.locks.leavers.lock().remove(&self.entry.id);
             drop(left);

@@ -32,8 +32,7 @@ pub(crate) use guarded::{Guarded, guarded};
 #[cfg(test)]
 pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
-use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE};
-use place::{keys, keys_to_free};
+use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE, keys, keys_to_free};
 pub(crate) use queue::{Queued, inspect_queue, leave};
 #[cfg(test)]
 pub(crate) use refused::commands;
@@ -213,6 +212,7 @@ pub(crate) enum Acquired {
         left: Option<Duration>,
         /// Its field, with invalid UTF-8 replaced.
         holder: String,
+        is_free: bool, // And the turn of that owner.
     },
     NotALock(String),
     /// What the key of the token has instead.
@@ -283,6 +283,7 @@ fn acquired(reply: &Reply) -> Option<Acquired> {
                 Some(Acquired::Busy {
                     left: duration(*left),
                     holder,
+                    is_free: items.first() == Some(&Reply::Number(-5)),
                 })
             }
             _ => None,

@@ -1,9 +1,13 @@
 //! Fair locks: owners of all clients get one in the order in which they asked for it.
 
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, TryLock};
 use test_support::{Control, Proxy, Rolls, TestServer, eventually, ms, stalls, tokio};
 use tokio::task::JoinHandle;
 
@@ -428,5 +432,145 @@ async fn a_turn_of_a_call_that_is_not_polled_goes_to_the_next() {
     let guard = unpolled.await.expect("its turn");
     guard.unlock().await.expect("held");
     client.close(ms(100)).await;
+    two.finish().await;
+}
+
+/// Polls a call until its first attempt is at the server, and not again.
+async fn polled_until_it_queues<F: Future>(mut call: Pin<&mut F>, control: &mut Control) {
+    eventually("it is sent", ms(5_000), || {
+        queued(control) == 1 || {
+            // Each poll goes as far as it can.
+            let mut poll = std::pin::pin!(poll_fn(|cx| {
+                let _ = call.as_mut().poll(cx);
+                Poll::Ready(())
+            }));
+            let waker = std::task::Waker::noop();
+            let _ = poll
+                .as_mut()
+                .poll(&mut std::task::Context::from_waker(waker));
+            false
+        }
+    })
+    .await;
+}
+
+/// It has not subscribed yet, so it is not told either. Its own client has no other call.
+#[tokio::test]
+async fn a_first_attempt_that_is_not_polled_keeps_no_turn_and_a_close_no_place() {
+    let mut two = Two::new().await;
+    for closes in [false, true] {
+        let impatient =
+            |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(500));
+        let client = two.server.client_with(impatient).await;
+        let held = two.held().await;
+        let lock = client.fair_lock("fair");
+        let mut unpolled = Box::pin(lock.lock());
+        polled_until_it_queues(unpolled.as_mut(), &mut two.control).await;
+        if closes {
+            let report = client.close(ms(100)).await;
+            assert_eq!(report.unconfirmed, 0);
+            two.queued(0).await;
+            held.unlock().await.expect("held");
+            continue;
+        }
+        let next = two.lock(1);
+        let next = tokio::spawn(async move { next.lock().await });
+        held.unlock().await.expect("held");
+        let start = Instant::now();
+        let guard = next.await.expect("no panic").expect("its turn");
+        let took = start.elapsed();
+        assert!(took < ms(2_500) + stalls(start), "{took:?}");
+        guard.unlock().await.expect("held");
+        drop(unpolled);
+        client.close(ms(1_000)).await;
+    }
+    two.finish().await;
+}
+
+/// The owner that leaves first does not wait until no other one leaves.
+#[tokio::test]
+async fn an_owner_that_has_left_can_go_on_while_others_leave() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("there");
+    let held = two.held().await;
+    let own = client.fair_lock("fair").owned_by(&client.owner());
+    let waits = own.clone();
+    let first = tokio::spawn(async move { waits.lock().await.map(drop) });
+    two.queued(1).await;
+    proxy.slow_down(ms(5));
+    let over = Arc::new(AtomicBool::new(false));
+    let mut others = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let (client, over) = (client.clone(), Arc::clone(&over));
+        others.spawn(async move {
+            while !over.load(Ordering::Relaxed) {
+                let lock = client.fair_lock("fair").owned_by(&client.owner());
+                let busy = lock.try_lock_for(ms(1)).await.expect("asked");
+                assert!(busy.is_none());
+            }
+        });
+    }
+    first.abort();
+    let waits = own.try_lock_for(ms(4_000)).await;
+    assert!(waits.as_ref().is_ok_and(Option::is_none), "{waits:?}");
+    over.store(true, Ordering::Relaxed);
+    others.join_all().await;
+    held.unlock().await.expect("held");
+    client.close(ms(1_000)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn the_first_in_the_queue_of_a_free_lock_is_no_holder() {
+    let mut two = Two::new().await;
+    two.control.run(&["RPUSH", QUEUE, "ghost"]);
+    two.control
+        .run(&["ZADD", TIMEOUTS, "99999999999999", "ghost"]);
+    let found = two.lock(0).try_lock_or_holder().await.expect("asked");
+    assert!(matches!(found, TryLock::Busy { holder: None }), "{found:?}");
+    two.control.run(&["DEL", QUEUE, TIMEOUTS]);
+    two.finish().await;
+}
+
+/// A dropped `try_lock` may have used up the place of its owner's other call, which asks again then.
+#[tokio::test]
+async fn a_dropped_attempt_at_a_free_lock_leaves_no_call_of_its_owner_without_a_place() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("there");
+    two.control.run(&["HSET", "fair", "another:1", "1"]);
+    two.control.run(&["PEXPIRE", "fair", "60000"]);
+    let lock = client.fair_lock("fair").owned_by(&client.owner());
+    let (waits, tries) = (lock.clone(), lock);
+    let waits = tokio::spawn(async move { waits.lock().await });
+    two.queued(1).await;
+    eventually("it listens", ms(5_000), || {
+        let listening = two
+            .control
+            .run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{fair}:*"]);
+        !listening.is_empty() && client.stats().contended_total == 1
+    })
+    .await;
+    // Free without a message, as after an expiry.
+    two.control.run(&["DEL", "fair"]);
+    proxy.hold_replies(true);
+    let tries = tokio::spawn(async move { tries.try_lock().await });
+    let control = &mut two.control;
+    eventually("taken", ms(5_000), || {
+        control.number(&["EXISTS", "fair"]) == 1
+    })
+    .await;
+    tries.abort();
+    let _ = tries.await;
+    proxy.hold_replies(false);
+    let start = Instant::now();
+    let guard = waits.await.expect("no panic").expect("its turn");
+    let took = start.elapsed();
+    assert!(took < ms(5_000) + stalls(start), "{took:?}");
+    guard.unlock().await.expect("held");
+    client.close(ms(1_000)).await;
+    proxy.stop().await;
     two.finish().await;
 }

@@ -189,7 +189,9 @@ impl LockCore {
         let (since, owner) = self.owners.first_unpolled()?;
         let others_wait = |own: &OwnerState| own.op.releases() || own.op.is_idle();
         let own = self.owners.get(owner);
-        let is_waited_for = self.queue.len() > 1 || own.is_some_and(others_wait);
+        // Owners of other clients wait for a place at the server, which this client does not see.
+        let is_waited_for =
+            self.queue.len() > 1 || self.discipline.keeps_places() || own.is_some_and(others_wait);
         is_waited_for.then_some((since + self.rules.command_timeout * 2, owner))
     }
 

@@ -197,6 +197,10 @@ impl OwnerState {
             {
                 self.tenure.place = Place::Kept;
             }
+            // It may have used the place up: the call that queues asks again.
+            AfterAcquire::Unknown if cx.queues && acquire.target == 1 && !acquire.queues_up => {
+                self.tenure.place = Place::None;
+            }
             AfterAcquire::Busy | AfterAcquire::Unknown | AfterAcquire::NotExecuted => {}
         }
         match after {
@@ -376,6 +380,13 @@ impl OwnerState {
         } else if self.op.is_idle() && self.tenure.reconnects != reconnects {
             self.tenure.place = Place::Spoiled;
             self.release(cx);
+        }
+    }
+
+    /// An attempt that may have left a place is over, whether or not its call is polled.
+    pub(super) fn end_queueing(&mut self, cx: &mut Context<'_>) {
+        if self.op.acquire().is_some_and(|acquire| acquire.queues_up) {
+            self.end_acquire(AfterAcquire::Unknown, cx);
         }
     }
 

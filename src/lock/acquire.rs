@@ -205,16 +205,16 @@ async fn acquire(
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
             Attempt::TakenOver => continue,
-            Attempt::Busy(busy, _) if matches!(wait, Wait::Never) => {
-                let holder = Some(*busy);
+            Attempt::Busy(busy, is_free, _) if matches!(wait, Wait::Never) => {
+                let holder = Some(*busy).filter(|_| !is_free);
                 return Ok(TryLock::Busy { holder });
             }
-            Attempt::Busy(busy, on_the_way) => {
+            Attempt::Busy(busy, is_free, on_the_way) => {
                 if let Some(retries) = &mut context.retries {
                     retries.answered();
                 }
                 let left = busy.lease_left;
-                waiter.note_found(busy);
+                waiter.note_found(busy, is_free);
                 // What is published where a slot goes may not be heard.
                 let most = on_the_way.then_some(ON_THE_WAY);
                 left.into_iter().chain(most).min()
@@ -312,8 +312,8 @@ struct AcquirePermit {
 
 enum Attempt {
     Taken(Taken),
-    /// And whether the lock's slot is on its way to another node.
-    Busy(Box<HeldBy>, bool),
+    /// Whether the lock is free, and the turn of that owner; and whether its slot is on its way to another node.
+    Busy(Box<HeldBy>, bool, bool),
     /// It asks again: its call was not polled, and others wait; or its field was used before.
     TakenOver,
 }
@@ -387,13 +387,18 @@ impl AcquirePermit {
                     strays += 1;
                     Box::pin(release_stray_hold(&entry, holder)).await;
                 }
-                Acquired::Busy { left, holder } => {
+                Acquired::Busy {
+                    left,
+                    holder,
+                    is_free,
+                } => {
                     self.untaken(Untaken::Busy);
                     let busy = HeldBy {
                         owner: holder.clone(),
                         lease_left: *left,
                     };
-                    return Ok(Attempt::Busy(Box::new(busy), answer.way.is_on_the_way()));
+                    let on_the_way = answer.way.is_on_the_way();
+                    return Ok(Attempt::Busy(Box::new(busy), *is_free, on_the_way));
                 }
             }
         }

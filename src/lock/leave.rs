@@ -12,9 +12,9 @@ use crate::redis::BackgroundClass;
 use crate::script::{self, CallError, Released};
 
 /// Takes an owner that holds nothing out of the queue, in one call with the others of this lock that leave. `None`: it
-/// is not its turn to leave any more, or the call was dropped: its release looks again.
+/// is not to leave any more, or the task that sends has ended with its runtime: its release is sent by itself.
 ///
-/// Cancel safety: if the future is dropped that sends, the others see that and look again.
+/// Cancel safety: the task that sends goes on.
 pub(super) async fn leave(
     entry: &Arc<Entry>,
     owner: OwnerKey,
@@ -23,14 +23,18 @@ pub(super) async fn leave(
     let (answer, answered) = oneshot::channel();
     let leaver = Leaver { owner, op, answer };
     if let Some(mut sending) = entry.join_leavers(leaver) {
-        loop {
-            let permit = entry.route().bulk(BackgroundClass::Releases).await;
-            let Some(leavers) = sending.take(LEAVERS_MAX) else {
-                break;
-            };
-            send(entry, leavers).await;
-            drop(permit);
-        }
+        // Not this owner's job: it would send for others for as long as some leave.
+        entry.shared().runtime.spawn(async move {
+            loop {
+                let entry = Arc::clone(sending.entry());
+                let permit = entry.route().bulk(BackgroundClass::Releases).await;
+                let Some(leavers) = sending.take(LEAVERS_MAX) else {
+                    break;
+                };
+                send(&entry, leavers).await;
+                drop(permit);
+            }
+        });
     }
     let left = answered.await.ok()?.transpose()?;
     Some(left.map_err(|(error, maybe_executed)| CallError {

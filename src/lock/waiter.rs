@@ -29,6 +29,8 @@ pub(super) struct Waiter {
     warned: bool,
     /// What the latest attempt found.
     found: Option<Box<HeldBy>>,
+    /// It was no holder, but the owner whose turn it is.
+    found_free: bool,
 }
 
 impl Waiter {
@@ -42,6 +44,7 @@ impl Waiter {
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
             found: None,
+            found_free: false,
         }
     }
 
@@ -120,8 +123,9 @@ impl Waiter {
         admission.map_err(|rejected| rejection(&self.entry, rejected))
     }
 
-    pub(super) fn note_found(&mut self, busy: Box<HeldBy>) {
+    pub(super) fn note_found(&mut self, busy: Box<HeldBy>, is_free: bool) {
         let had_lease = |found: &HeldBy| found.lease_left.is_some();
+        self.found_free = is_free;
         if !had_lease(&busy) && self.found.as_deref().is_none_or(had_lease) {
             let (lock, holder) = (self.entry.name.given(), &busy.owner);
             event!(WARN, %lock, owner = %self.owner, holder, "waiting for a lock whose key has no expiry");
@@ -131,7 +135,8 @@ impl Waiter {
 
     /// Not acquired in time: what the latest attempt found, if there was one.
     pub(super) fn busy<G>(&mut self) -> TryLock<G> {
-        let holder = self.found.take().map(|found| *found);
+        let found = self.found.take().filter(|_| !self.found_free);
+        let holder = found.map(|found| *found);
         TryLock::Busy { holder }
     }
 

@@ -8,7 +8,7 @@ use crate::LossReason;
 use crate::core::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::core::{
     Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, ThreadId, Time, Untaken, WaiterId,
+    ReleaseSend, ReleaseStep, Terms, ThreadId, Time, Untaken, WaiterId,
 };
 
 impl Fixture {
@@ -219,16 +219,50 @@ fn an_owner_that_has_the_lock_has_no_place() {
 #[test]
 fn an_owner_that_had_the_lock_has_no_place() {
     let mut fixture = Fixture::fair();
-    let waiter = fixture.queued_up(A);
+    // Over before the attempt counts as one that is not polled.
+    let lease = RULES.command_timeout;
+    let terms = Terms { lease, ..TERMS };
+    let waiter = fixture.step(|core, now, out| core.enqueue(now, A, Order::Queued, terms, out));
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
-    fixture.now = fixture.now + TERMS.lease;
+    fixture.now = fixture.now + lease;
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert_eq!(taken, Err(Rejected::TooLate));
     let job = fixture.job();
     assert!(!fixture.has_place(A));
     fixture.leaves(waiter);
     assert_eq!(fixture.sends(A, job), (0, false));
+}
+
+/// No other call of its client waits, but owners of other clients may.
+#[test]
+fn an_attempt_that_is_not_polled_gives_its_place_up_although_no_other_call_queues() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    assert!(permit.queues_up);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+#[test]
+fn an_attempt_that_is_under_way_when_the_client_closes_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    assert!(permit.queues_up);
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job).0, 0);
+    fixture.leaves(waiter);
+    fixture.release_is_answered(A, job, GONE);
+    let step = fixture.next_of(A, job);
+    let again = matches!(step, ReleaseStep::Send { leaves: true, .. });
+    assert!(again || !fixture.has_place(A), "{step:?}");
 }
 
 #[test]
