@@ -128,7 +128,8 @@ impl LockClient {
     /// [`try_lock_for`](Lock::try_lock_for).
     ///
     /// The places of a process that died hold up the others for a [`fair_wait`](crate::LockClientBuilder::fair_wait) each.
-    /// Clients that use the name as another kind of lock overtake the queue.
+    /// Clients that use the name as another kind of lock overtake the queue, and do not wake it. The names `x` and `{x}`
+    /// have one queue, as in Redisson: do not use both.
     ///
     /// # Examples
     ///
@@ -278,7 +279,7 @@ impl LockClient {
     ///
     /// Call it when a service starts: otherwise a missing permission shows at the first call that needs it, perhaps
     /// with a lock already held. One run names all that is missing of what this client sends, and what its connections
-    /// send when they are made. A key or a channel shows only through a command that is permitted: if none that uses
+    /// send when they are made, but for `+rpush` of a fair lock if `+lrem` is missing. A key or a channel shows only through a command that is permitted: if none that uses
     /// it is, the commands alone are listed.
     ///
     /// Every command is sent once, in a form that has no effect on the lock, held or not, over up to five connections

@@ -308,8 +308,9 @@ impl<K> Lock<K> {
     /// Acquires the lock, waiting while another owner holds it.
     ///
     /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
-    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock and
-    /// do not poll, but for those of spin and string locks: they poll at intervals of up to 128 ms.
+    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock, or
+    /// those of a fair lock have one each, and do not poll; those of spin and string locks poll at intervals of up to
+    /// 128 ms.
     ///
     /// # Errors
     ///
@@ -344,7 +345,8 @@ impl<K> Lock<K> {
     }
 
     /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
-    /// client queue for it: then Redis is not asked.
+    /// client queue for it: then Redis is not asked. For a fair lock Redis is always asked, and the answer is also `None`
+    /// while another owner is the first in its queue.
     ///
     /// An owner that holds the lock, or is the first in the queue with another call, does not wait for others.
     ///
@@ -371,7 +373,7 @@ impl<K> Lock<K> {
     }
 
     /// Acquires like [`try_lock`](Self::try_lock), and names the holder if the lock is held. If callers of this client
-    /// queue for it, it is only looked at.
+    /// queue for it, it is only looked at; a fair lock is always asked for.
     ///
     /// # Errors
     ///

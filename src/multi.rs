@@ -40,7 +40,8 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 /// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
 /// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts,
 /// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
-/// they pass it, and it is the first again when the other queues have come to it.
+/// they pass it, and it is the first again when the other queues have come to it. Fair locks have their queue in Redis, in
+/// which it takes no place before it waits: beside owners that always queue for several of them it may starve.
 ///
 /// # The same lock twice
 ///

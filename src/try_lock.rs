@@ -21,7 +21,8 @@ pub enum TryLock<G> {
     Acquired(G),
     /// It is not.
     Busy {
-        /// Who holds it. `None`: it is free, and other callers of this client queue for it.
+        /// Who holds it. `None`: it is free, and other callers of this client queue for it, or other owners for a fair
+        /// lock.
         holder: Option<HeldBy>,
     },
 }

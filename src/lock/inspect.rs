@@ -302,8 +302,8 @@ impl<K> Lock<K> {
 pub struct QueuedOwner {
     /// The owner's field, as [`Holder::owner`].
     pub owner: String,
-    /// After which time its place ends by itself, by the server's clock. Zero: it has ended, and the next call of any client
-    /// removes it. `None`: Redis has no end for it, and the next call gives it one.
+    /// After which time its place ends by itself, by the server's clock. Zero: it has ended, and is removed when it is the
+    /// first. `None`: Redis has no end for it; it gets one when it is the first.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub place_left: Option<Duration>,
 }
