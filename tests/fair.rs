@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -484,41 +483,6 @@ async fn a_first_attempt_that_is_not_polled_keeps_no_turn_and_a_close_no_place()
         drop(unpolled);
         client.close(ms(1_000)).await;
     }
-    two.finish().await;
-}
-
-/// The owner that leaves first does not wait until no other one leaves.
-#[tokio::test]
-async fn an_owner_that_has_left_can_go_on_while_others_leave() {
-    let mut two = Two::new().await;
-    let proxy = Proxy::start(two.server.port).await;
-    let client = LockClient::connect(&proxy.url()).await.expect("there");
-    let held = two.held().await;
-    let own = client.fair_lock("fair").owned_by(&client.owner());
-    let waits = own.clone();
-    let first = tokio::spawn(async move { waits.lock().await.map(drop) });
-    two.queued(1).await;
-    proxy.slow_down(ms(5));
-    let over = Arc::new(AtomicBool::new(false));
-    let mut others = tokio::task::JoinSet::new();
-    for _ in 0..10 {
-        let (client, over) = (client.clone(), Arc::clone(&over));
-        others.spawn(async move {
-            while !over.load(Ordering::Relaxed) {
-                let lock = client.fair_lock("fair").owned_by(&client.owner());
-                let busy = lock.try_lock_for(ms(1)).await.expect("asked");
-                assert!(busy.is_none());
-            }
-        });
-    }
-    first.abort();
-    let waits = own.try_lock_for(ms(4_000)).await;
-    assert!(waits.as_ref().is_ok_and(Option::is_none), "{waits:?}");
-    over.store(true, Ordering::Relaxed);
-    others.join_all().await;
-    held.unlock().await.expect("held");
-    client.close(ms(1_000)).await;
-    proxy.stop().await;
     two.finish().await;
 }
 
