@@ -163,10 +163,11 @@ impl LockCore {
         Some(self.owners.get(owner)?.generation)
     }
 
-    /// Which owner has this field, and since when; of two faces that read. Looks through all of them.
-    pub fn owner_of(&self, field: &str) -> Option<(OwnerKey, Generation)> {
+    /// Which owner has this field with this face, and since when. Looks through all of them.
+    pub fn owner_of(&self, field: &str, face: Face) -> Option<(OwnerKey, Generation)> {
         let mut owners = self.owners.iter();
-        let (owner, state) = owners.find(|(_, state)| *state.field == *field)?;
+        let (owner, state) =
+            owners.find(|(owner, state)| owner.face == face && *state.field == *field)?;
         Some((owner, state.generation))
     }
 

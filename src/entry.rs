@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 
 use crate::core::{
-    Counts, Discipline, Effects, Event, HoldId, Life, LockCore, LossReason, OpId, Order, OwnerKey,
-    ReleaseAnswer, Terms, Time, Token, Unlocked, WaiterId,
+    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
+    OwnerKey, ReleaseAnswer, Terms, Time, Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -72,9 +72,10 @@ impl Locks {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
             let rules = Arc::clone(&self.shared.config.rules);
-            let discipline = match name.kind().has_queue() {
-                true => Discipline::Fair,
-                false => Discipline::Plain,
+            let discipline = match name.kind() {
+                kind if kind.has_queue() => Discipline::Fair,
+                kind if kind.has_faces() => Discipline::ReadWrite,
+                _ => Discipline::Plain,
             };
             let core = LockCore::new(discipline, rules, self.shared.life());
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
@@ -116,6 +117,7 @@ impl Locks {
 /// One lock of a client.
 pub(crate) struct Entry {
     pub(crate) locks: Arc<Locks>,
+    /// Of a lock with two parts, that of one of them.
     pub(crate) name: Arc<LockName>,
     id: u64,
     state: Mutex<State>,
@@ -157,10 +159,15 @@ struct Deferred {
 }
 
 impl Entry {
+    /// The name, with the kind of which the holds of this owner are.
+    pub(crate) fn name_of(&self, owner: OwnerKey) -> &LockName {
+        self.name.of_face(owner.face)
+    }
+
     /// Itself, unless it is of another kind than this name.
     fn of_kind(self: Arc<Self>, name: &LockName) -> Result<Arc<Self>, Error> {
         match self.name.kind() {
-            kind if kind == name.kind() => Ok(self),
+            kind if kind.shares_names_with(name.kind()) => Ok(self),
             in_use => Err(Error::OtherKind {
                 lock: name.given().to_string(),
                 kind: name.kind(),
@@ -306,13 +313,25 @@ impl Entry {
     fn log(&self, event: &Event) {
         let lock = self.name.given();
         match event {
-            Event::Lost { field, reason, .. } => {
-                event!(WARN, %lock, owner = %field, %reason, "lock lost");
+            Event::Lost {
+                field,
+                face,
+                reason,
+            } => {
+                let kind = self.shown_face(*face);
+                event!(WARN, %lock, owner = %field, kind, %reason, "lock lost");
             }
-            Event::RenewalOverdue { field, .. } => {
-                event!(WARN, %lock, owner = %field, "renewal overdue: the lock is at risk");
+            Event::RenewalOverdue { field, face } => {
+                let kind = self.shown_face(*face);
+                event!(WARN, %lock, owner = %field, kind, "renewal overdue: the lock is at risk");
             }
         }
+    }
+
+    /// Which part of the lock it is about, if it has two.
+    fn shown_face(&self, face: Face) -> Option<&'static str> {
+        let kind = self.name.of_face(face).kind();
+        kind.has_faces().then(|| kind.name())
     }
 
     /// Reads the core, and changes nothing.

@@ -207,6 +207,17 @@ pub enum Error {
         lock: String,
     },
 
+    /// The owner reads, and would wait for itself to write. Nothing changed.
+    #[doc(hidden)]
+    #[error(
+        "this owner reads lock `{lock}` and would wait for itself to write: release what it reads first, or write from the \
+         beginning"
+    )]
+    WouldDeadlock {
+        /// The name as given.
+        lock: String,
+    },
+
     /// This client uses the name as another kind of lock: a call, a guard, a handle, a hold or a release under way. Nothing was
     /// sent.
     #[error(
@@ -402,6 +413,7 @@ impl Error {
             | Self::Lost { lock, .. }
             | Self::TooDeep { lock, .. }
             | Self::AlreadyHeld { lock }
+            | Self::WouldDeadlock { lock }
             | Self::OtherKind { lock, .. }
             | Self::ScriptFailed { lock, .. }
             | Self::OtherSlot { lock, .. }

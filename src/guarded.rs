@@ -295,7 +295,8 @@ impl GuardedWrite {
             });
             let (token, script) = (self.hold.status.token(), &self.script.0);
             let of_user = (&self.keys[..], &self.args[..]);
-            let call = script::guarded(&entry.name, (&field, token), script, id, of_user, still);
+            let name = entry.name_of(self.hold.key());
+            let call = script::guarded(name, (&field, token), script, id, of_user, still);
             Some(call)
         };
         let answer = match id {
@@ -323,15 +324,13 @@ impl GuardedWrite {
     }
 
     fn outcome(&self, answer: Guarded, copies: u32) -> Result<Option<Value>, Error> {
-        let Hold {
-            entry, owner, id, ..
-        } = &self.hold;
+        let Hold { entry, id, .. } = &self.hold;
         match answer {
             Guarded::Ran(value) => Ok(Some(Value::read(value))),
             Guarded::RanBefore => Ok(None),
             Guarded::Failed(text) => Err(Error::script_failed(entry.name.given(), text)),
             Guarded::Lost { reason, ran_before } => {
-                entry.lose(owner.id(), *id, reason);
+                entry.lose(self.hold.key(), *id, reason);
                 match ran_before && copies > 1 {
                     true => Ok(None),
                     false => Err(Error::lost(entry.name.given(), reason)),
@@ -352,7 +351,7 @@ impl GuardedWrite {
 
 /// The field of the hold, if it has not ended as far as this client knows.
 fn held_as(hold: &Hold) -> Option<Arc<str>> {
-    let (owner, id) = (hold.owner.id(), hold.id);
+    let (owner, id) = (hold.key(), hold.id);
     hold.entry.step(|core, now, out| {
         core.tick(now, out);
         core.snapshot(now, owner, id)?;

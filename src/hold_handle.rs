@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::core::{Ending, HoldId, HoldSnapshot, LossReason, Time, Token};
+use crate::core::{Ending, Face, HoldId, HoldSnapshot, LossReason, OwnerKey, Time, Token};
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
@@ -32,6 +32,7 @@ use crate::shared::HoldStatus;
 pub struct Hold {
     pub(crate) entry: Arc<Entry>,
     pub(crate) owner: Owner,
+    pub(crate) face: Face,
     pub(crate) id: HoldId,
     pub(crate) status: Arc<HoldStatus>,
 }
@@ -60,7 +61,12 @@ impl Hold {
     }
 
     pub(crate) fn kind(&self) -> LockKind {
-        self.entry.name.kind()
+        self.entry.name_of(self.key()).kind()
+    }
+
+    /// As its lock knows its owner.
+    pub(crate) fn key(&self) -> OwnerKey {
+        self.owner.key(self.face)
     }
 
     /// Current state of the hold.
@@ -156,7 +162,7 @@ impl Hold {
 
     fn snapshot(&self) -> (Option<HoldSnapshot>, Time) {
         self.entry
-            .read(|core, now| (core.snapshot(now, self.owner.id(), self.id), now))
+            .read(|core, now| (core.snapshot(now, self.key(), self.id), now))
     }
 
     /// Of a hold of a fenced lock: others have none.
@@ -168,6 +174,7 @@ impl Hold {
         Self {
             entry: Arc::clone(&self.entry),
             owner: self.owner.clone(),
+            face: self.face,
             id: self.id,
             status: Arc::clone(&self.status),
         }

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use crate::core::Face;
+
 /// A kind of lock. Every kind has the same methods; see
 /// [`lock_of`](crate::LockClient::lock_of) for a kind that the program reads from its configuration.
 ///
@@ -37,6 +39,17 @@ pub enum LockKind {
     String,
     /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it.
     Fair,
+    /// The part of Redisson's `getReadWriteLock` that several owners have beside each other. Only the tests of this repository
+    /// reach it: `rw_lock` and its documentation are missing.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(skip))]
+    Read,
+    /// The part that one owner has alone. Both parts of a lock have one name.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[cfg_attr(feature = "serde", serde(skip))]
+    Write,
 }
 
 /// What a kind does differently from others.
@@ -47,6 +60,7 @@ struct Row {
     has_token: bool,
     has_value_per_hold: bool,
     has_queue: bool,
+    face: Face,
 }
 
 impl LockKind {
@@ -66,6 +80,7 @@ impl LockKind {
             has_token: false,
             has_value_per_hold: false,
             has_queue: false,
+            face: Face::Only,
         };
         match self {
             Self::Plain => PLAIN,
@@ -89,6 +104,18 @@ impl LockKind {
             Self::Fair => Row {
                 name: "fair",
                 has_queue: true,
+                ..PLAIN
+            },
+            #[cfg(feature = "test-util")]
+            Self::Read => Row {
+                name: "read",
+                face: Face::Read,
+                ..PLAIN
+            },
+            #[cfg(feature = "test-util")]
+            Self::Write => Row {
+                name: "write",
+                face: Face::Write,
                 ..PLAIN
             },
         }
@@ -121,6 +148,32 @@ impl LockKind {
     /// Whether the server has a queue of its owners.
     pub(crate) const fn has_queue(self) -> bool {
         self.row().has_queue
+    }
+
+    /// Which part of a lock its holds are of.
+    pub(crate) const fn face(self) -> Face {
+        self.row().face
+    }
+
+    /// Whether a lock has two parts, of which this is one. Both have one name.
+    pub(crate) const fn has_faces(self) -> bool {
+        !matches!(self.face(), Face::Only)
+    }
+
+    /// The kind of that part.
+    pub(crate) const fn with_face(self, face: Face) -> Self {
+        match face {
+            #[cfg(feature = "test-util")]
+            Face::Read => Self::Read,
+            #[cfg(feature = "test-util")]
+            Face::Write => Self::Write,
+            _ => self,
+        }
+    }
+
+    /// Whether locks of both kinds may have one name.
+    pub(crate) fn shares_names_with(self, other: Self) -> bool {
+        self == other || self.has_faces() && other.has_faces()
     }
 
     /// Whether each acquisition has a value of its own in Redis, and not that of its owner.

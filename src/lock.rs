@@ -484,7 +484,7 @@ impl<K> Lock<K> {
     pub async fn unlock(&self) -> Result<(), Error> {
         let shared = self.client.shared();
         let unlocking = async {
-            let owner = self.current_owner()?.id();
+            let owner = self.current_owner()?.key(self.kind.face());
             let entry = self.entry()?;
             let hold = entry.step(|core, now, out| core.claim_detached(now, owner, out));
             let Some(hold) = hold else {

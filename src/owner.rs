@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::task::coop;
 
-use crate::core::{OwnerKey, ThreadId};
+use crate::core::{Face, OwnerKey, ThreadId};
 use crate::wire;
 
 /// The owner of a hold: the `clientId:threadId` in the lock hash.
@@ -146,9 +146,9 @@ impl Owner {
         self.thread_id
     }
 
-    /// As a lock without parts knows it.
-    pub(crate) fn id(&self) -> OwnerKey {
-        OwnerKey::only(ThreadId(self.thread_id))
+    /// As a lock knows it of which this is the part.
+    pub(crate) fn key(&self, face: Face) -> OwnerKey {
+        OwnerKey::of(ThreadId(self.thread_id), face)
     }
 
     pub(crate) fn is_of(&self, client_id: &str) -> bool {

@@ -9,31 +9,37 @@
 mod args;
 mod call;
 mod guarded;
+mod inspect;
 mod place;
 mod queue;
+#[cfg(feature = "test-util")]
+mod read_write;
 mod refused;
 
 use std::sync::Arc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
-use crate::core::{LossReason, RenewalAsk, Token};
+use crate::core::{Face, LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
 use crate::redis::{Arg, Args, Call, Reply, Script};
-use crate::wire::{Announce, LockName};
+use crate::wire::{self, Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
 pub(crate) use guarded::{Guarded, guarded};
+pub(crate) use inspect::{Inspected, inspect, inspect_with_token};
 #[cfg(test)]
 pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
-use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE, keys, keys_to_free};
+use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE, keys, keys_to_free, with_first_read};
 pub(crate) use queue::{Queued, inspect_queue, leave};
+#[cfg(all(test, feature = "test-util"))]
+pub(crate) use read_write::OF_FACES;
 #[cfg(test)]
 pub(crate) use refused::commands;
 
@@ -161,6 +167,10 @@ impl Scripts {
             LockKind::Fenced => &FENCED,
             LockKind::String => &STRING,
             LockKind::Fair => &FAIR,
+            #[cfg(feature = "test-util")]
+            LockKind::Read => &read_write::READ,
+            #[cfg(feature = "test-util")]
+            LockKind::Write => &read_write::WRITE,
         }
     }
 }
@@ -205,6 +215,10 @@ pub(crate) fn renewed_by(kind: LockKind) -> &'static str {
 pub(crate) enum Acquired {
     /// With the token, if the kind has one.
     Taken(Option<Token>),
+    /// Taken to read, by an owner that does not write.
+    Outside,
+    /// Not taken to write, because the server has a read hold of this owner.
+    OwnRead,
     /// The outer hold is gone, so there was nothing to nest in.
     Lost,
     Busy {
@@ -226,36 +240,49 @@ pub(crate) fn acquire(
     lease: Duration,
     (place, announce): (QueuePlace, Announce),
 ) -> Call<Acquired> {
-    let mut args: Args = smallvec![text(field), Arg::Number(target.into()), millis(lease)];
+    let counted_in = Arg::Text(name.counted_in(field));
+    let mut args: Args = smallvec![counted_in, Arg::Number(target.into()), millis(lease)];
     if name.kind().has_queue() {
         args.extend([millis(place.wait), place.word()]);
         args = announced_by(name, announce, args);
     }
     Call {
         script: Scripts::of(name.kind()).acquire,
-        keys: keys(name),
+        keys: with_first_read(name, field, keys(name)),
         args,
         announced: None,
         still: None,
-        decode: match (name.kind().has_token(), target > 1) {
-            (true, true) => acquired_by::<true, true>,
-            (true, false) => acquired_by::<true, false>,
-            (false, true) => acquired_by::<false, true>,
-            (false, false) => acquired_by::<false, false>,
+        decode: match (name.kind().face(), name.kind().has_token(), target > 1) {
+            (Face::Read, _, true) => acquired_by::<READS, true>,
+            (Face::Read, _, false) => acquired_by::<READS, false>,
+            (Face::Write, _, true) => acquired_by::<WRITES, true>,
+            (Face::Write, _, false) => acquired_by::<WRITES, false>,
+            (Face::Only, true, true) => acquired_by::<HAS_TOKEN, true>,
+            (Face::Only, true, false) => acquired_by::<HAS_TOKEN, false>,
+            (Face::Only, false, true) => acquired_by::<WHOLE, true>,
+            (Face::Only, false, false) => acquired_by::<WHOLE, false>,
         },
     }
 }
 
-/// Only what the script of a kind with or without a token can answer to a re-entry, or to another acquire: an impossible
-/// reply belongs to another call.
-fn acquired_by<const TOKEN: bool, const REENTERS: bool>(
+/// What the script of a kind takes.
+const WHOLE: u8 = 0;
+const HAS_TOKEN: u8 = 1;
+const READS: u8 = 2;
+const WRITES: u8 = 3;
+
+/// Only what the script of such a kind can answer to a re-entry, or to another acquire: an impossible reply belongs to
+/// another call.
+fn acquired_by<const TAKES: u8, const REENTERS: bool>(
     reply: &Reply,
     _keys: usize,
 ) -> Option<Acquired> {
     let acquired = acquired(reply)?;
     let is_possible = match acquired {
-        Acquired::Taken(token) => token.is_some() == TOKEN,
-        Acquired::NoToken(_) => TOKEN,
+        Acquired::Taken(token) => token.is_some() == (TAKES == HAS_TOKEN),
+        Acquired::NoToken(_) => TAKES == HAS_TOKEN,
+        Acquired::Outside => TAKES == READS,
+        Acquired::OwnRead => TAKES == WRITES && !REENTERS,
         Acquired::Lost => REENTERS,
         Acquired::Busy { .. } | Acquired::NotALock(_) => true,
     };
@@ -265,11 +292,13 @@ fn acquired_by<const TOKEN: bool, const REENTERS: bool>(
 fn acquired(reply: &Reply) -> Option<Acquired> {
     match reply {
         Reply::Number(1) => Some(Acquired::Taken(None)),
+        Reply::Number(2) => Some(Acquired::Outside),
         Reply::Text(token) => Some(Acquired::Taken(Some(token.parse().ok()?))),
         Reply::Number(0) => Some(Acquired::Lost),
         Reply::List(items) => match items.as_slice() {
             [Reply::Number(-3), Reply::Text(found)] => Some(Acquired::NotALock(found.clone())),
             [Reply::Number(-4), Reply::Text(found)] => Some(Acquired::NoToken(found.clone())),
+            [Reply::Number(-6), Reply::Number(_)] => Some(Acquired::OwnRead),
             // The turn of another owner, or held; and how many are before this one.
             [
                 Reply::Number(-5),
@@ -326,7 +355,8 @@ pub(crate) fn release(
     lease: Duration,
     (place, announce): (QueuePlace, Announce),
 ) -> Call<Released> {
-    let args = smallvec![text(field), Arg::Number(target.into()), millis(lease)];
+    let counted_in = Arg::Text(name.counted_in(field));
+    let args = smallvec![counted_in, Arg::Number(target.into()), millis(lease)];
     let mut args = announced_by(name, announce, args);
     if name.kind().has_queue() {
         let leaves = QueuePlace {
@@ -337,7 +367,7 @@ pub(crate) fn release(
     }
     Call {
         script: Scripts::of(name.kind()).release,
-        keys: keys_to_free(name),
+        keys: with_first_read(name, field, keys_to_free(name)),
         args,
         announced: sharded(name, announce).filter(|_| target == 0),
         still: None,
@@ -407,8 +437,27 @@ fn released(reply: &Reply) -> Option<Released> {
 pub(crate) struct RenewalKey {
     pub(crate) kind: LockKind,
     pub(crate) key: Arc<str>,
+    /// In the lock's hash.
     pub(crate) field: Arc<str>,
     pub(crate) asked: RenewalAsk,
+}
+
+impl RenewalKey {
+    pub(crate) fn new(name: &LockName, field: &Arc<str>, asked: RenewalAsk) -> Self {
+        Self {
+            kind: name.kind(),
+            key: Arc::clone(name.key()),
+            field: name.counted_in(field),
+            asked,
+        }
+    }
+
+    /// Those of its call.
+    fn keys(&self) -> impl Iterator<Item = Arc<str>> + use<> {
+        let reads = self.kind.face() == Face::Read;
+        let first_read = reads.then(|| wire::first_read(&self.key, &self.field));
+        std::iter::once(Arc::clone(&self.key)).chain(first_read)
+    }
 }
 
 /// Renews each key; returns for each whether it is held, or why not. All are renewed by one script
@@ -423,149 +472,83 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
     };
     Call {
         script: Scripts::of(kind_of(batch)).renew,
-        keys: batch
-            .iter()
-            .map(|renewal| Arc::clone(&renewal.key))
-            .collect(),
+        keys: batch.iter().flat_map(RenewalKey::keys).collect(),
         args: batch.iter().flat_map(words).collect(),
         announced: None,
         still: None,
-        decode: |reply, keys| match reply {
-            Reply::List(items) if items.len() == keys => items
-                .iter()
-                .map(|item| match item {
-                    Reply::Number(1) => Some(Ok(())),
-                    Reply::Number(0) => Some(Err(LossReason::Gone)),
-                    Reply::Number(-1) => Some(Err(LossReason::Taken)),
-                    Reply::Number(-2) => Some(Err(LossReason::Changed)),
-                    _ => None,
-                })
-                .collect(),
-            _ => None,
+        decode: match kind_of(batch).face() {
+            Face::Read => |reply, keys| renewed(reply, keys / 2),
+            Face::Only | Face::Write => renewed,
         },
     }
+}
+
+fn renewed(reply: &Reply, locks: usize) -> Option<Vec<Result<(), LossReason>>> {
+    let Reply::List(items) = reply else {
+        return None;
+    };
+    let renewed = items.iter().map(|item| match item {
+        Reply::Number(1) => Some(Ok(())),
+        Reply::Number(0) => Some(Err(LossReason::Gone)),
+        Reply::Number(-1) => Some(Err(LossReason::Taken)),
+        Reply::Number(-2) => Some(Err(LossReason::Changed)),
+        _ => None,
+    });
+    renewed
+        .collect::<Option<_>>()
+        .filter(|_| items.len() == locks)
 }
 
 /// What `force_unlock.lua` returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forced {
     Freed,
+    /// Those that were meant do not hold it any more, and others do.
+    Removed,
     /// The holder that was meant has released it.
     NotHeld,
     /// It was executed after its limit, and did nothing.
     TooLate,
 }
 
-/// Frees the lock if `field` still holds it, until the server's clock shows `limit`.
+/// Frees the lock if `field` still holds it, and takes it from the `others` too, until the server's clock shows `limit`.
 pub(crate) fn force_unlock(
     name: &LockName,
     field: &Arc<[u8]>,
+    others: impl Iterator<Item = Arc<[u8]>>,
     limit: Option<Duration>,
     announce: Announce,
 ) -> Call<Forced> {
+    let mut args = announced_by(
+        name,
+        announce,
+        smallvec![
+            Arg::Bytes(Arc::clone(field)),
+            limit.map_or(Arg::Number(0), millis),
+        ],
+    );
+    args.extend(others.map(Arg::Bytes));
     Call {
         script: Scripts::of(name.kind()).force_unlock,
         keys: keys_to_free(name),
-        args: announced_by(
-            name,
-            announce,
-            smallvec![
-                Arg::Bytes(Arc::clone(field)),
-                limit.map_or(Arg::Number(0), millis),
-            ],
-        ),
+        args,
         announced: sharded(name, announce),
         still: None,
-        decode: |reply, _| match reply {
-            Reply::Number(1) => Some(Forced::Freed),
-            Reply::Number(0) => Some(Forced::NotHeld),
-            Reply::Number(-1) => Some(Forced::TooLate),
-            _ => None,
-        },
-    }
-}
-
-/// What `inspect.lua` returns.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Inspected {
-    Free,
-    Held {
-        /// `None`: the key has no expiry.
-        left: Option<Duration>,
-        /// Any bytes, because another program may have written it.
-        field: Arc<[u8]>,
-        count: u32,
-        /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
-        clock: Option<Duration>,
-        /// If it was asked for, and there is one.
-        token: Option<Token>,
-    },
-    NotALock(String),
-}
-
-/// Reads the holder, and the server's clock too if it is wanted.
-pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
-    Call {
-        script: Scripts::of(name.kind()).inspect,
-        keys: smallvec![Arc::clone(name.key())],
-        args: with_clock
-            .then_some(Arg::Fixed("time"))
-            .into_iter()
-            .collect(),
-        announced: None,
-        still: None,
-        decode: |reply, _| match reply {
-            Reply::List(items) if items.len() == 5 => None,
-            reply => inspected(reply),
-        },
-    }
-}
-
-/// Reads the holder and its token. `None`: a lock of this kind has no token.
-///
-/// Of two keys: refused while a slot migrates that has one of them at each side.
-pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
-    let script = Scripts::of(name.kind()).inspect_with_token?;
-    Some(Call {
-        script,
-        keys: keys(name),
-        args: SmallVec::new(),
-        announced: None,
-        still: None,
-        decode: |reply, _| match reply {
-            Reply::List(items) if items.len() == 4 => None,
-            reply => inspected(reply),
-        },
-    })
-}
-
-fn inspected(reply: &Reply) -> Option<Inspected> {
-    let items = match reply {
-        Reply::Nil => return Some(Inspected::Free),
-        Reply::List(items) => items.as_slice(),
-        _ => return None,
-    };
-    match items {
-        [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
-        [
-            Reply::Number(left),
-            field,
-            Reply::Text(count),
-            Reply::Number(clock),
-            token @ ..,
-        ] => Some(Inspected::Held {
-            left: duration(*left),
-            field: field.bytes()?,
-            // Only another program can have written such a count: it is shown as the maximum.
-            count: count.parse().unwrap_or(u32::MAX),
-            clock: duration(*clock),
-            token: match token {
-                [] | [Reply::Nil] => None,
-                // Another program may have written anything there.
-                [Reply::Text(token)] => token.parse().ok(),
-                _ => return None,
+        decode: match name.kind().has_faces() {
+            true => |reply, _| match reply {
+                Reply::Number(2) => Some(Forced::Removed),
+                reply => forced(reply),
             },
-        }),
+            false => |reply, _| forced(reply),
+        },
+    }
+}
+
+fn forced(reply: &Reply) -> Option<Forced> {
+    match reply {
+        Reply::Number(1) => Some(Forced::Freed),
+        Reply::Number(0) => Some(Forced::NotHeld),
+        Reply::Number(-1) => Some(Forced::TooLate),
         _ => None,
     }
 }

@@ -101,7 +101,7 @@ impl HoldSnapshot {
 
 /// What was last written down about a hold, without a look at the clock. `None`: it has ended.
 pub fn snapshot(hold: &Hold) -> Option<HoldSnapshot> {
-    let (owner, clock) = (hold.owner.id(), &hold.entry.shared().clock);
+    let (owner, clock) = (hold.key(), &hold.entry.shared().clock);
     hold.entry.read(|core, now| {
         let snapshot = core.snapshot(now, owner, hold.id)?;
         Some(HoldSnapshot {
@@ -148,7 +148,7 @@ pub struct Renewing {
 /// Begins the renewal of a hold, as far as the client is concerned.
 pub fn renewing(hold: &Hold) -> Option<Renewing> {
     let (entry, field) = (Arc::clone(&hold.entry), field(hold));
-    let (owner, generation) = entry.peek(|core| core.owner_of(&field))?;
+    let (owner, generation) = entry.peek(|core| core.owner_of(&field, hold.face))?;
     Some(Renewing {
         entry,
         owner,
@@ -186,7 +186,7 @@ pub fn look_ups(client: &LockClient) -> u64 {
 
 /// Whether the timer that keeps a hold is set to what is due. Only while no call is at its lock.
 pub fn is_timer_right(hold: &Hold) -> bool {
-    hold.entry.is_timer_right(hold.owner.id())
+    hold.entry.is_timer_right(hold.key())
 }
 
 /// Has every step wait at random before its effects are applied, for up to this number of microseconds.
@@ -322,7 +322,14 @@ pub fn force_unlock_of(
     limit: Option<Duration>,
 ) -> Result<ScriptCall, Error> {
     let name = LockName::new(kind, "", key)?;
-    Ok(script::force_unlock(&name, &holder.into(), limit, Announce::Classic).into())
+    Ok(script::force_unlock(
+        &name,
+        &holder.into(),
+        std::iter::empty(),
+        limit,
+        Announce::Classic,
+    )
+    .into())
 }
 
 /// The call that looks at a lock of this kind.

@@ -6,7 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::error::Error;
+use crate::core::Face;
+use crate::error::{Error, pattern_of};
 use crate::kind::LockKind;
 
 /// A lock's name: as the user gave it, and as Redis has it.
@@ -26,6 +27,8 @@ struct NotPlain {
     token: Option<Arc<str>>,
     /// The keys of the queue and of the times when its places end, if the kind has them.
     queue: Option<[Arc<str>; 2]>,
+    /// The same name for the other part of a lock that has two.
+    other_face: Option<Box<LockName>>,
 }
 
 impl LockName {
@@ -47,26 +50,55 @@ impl LockName {
             });
         }
         let given: Arc<str> = given.into();
-        let channel = channel(&key).into();
+        let channel = channel_of_kind(kind, &key).into();
         let not_plain = (kind != LockKind::Plain).then(|| {
             let token = || braced("redisson_lock_token", &key).into();
             let token = kind.has_token().then(token);
             let queue = ["redisson_lock_queue", "redisson_lock_timeout"];
             let queue = || queue.map(|name| braced(name, &key).into());
             let queue = kind.has_queue().then(queue);
-            Box::new(NotPlain { kind, token, queue })
+            Box::new(NotPlain {
+                kind,
+                token,
+                queue,
+                other_face: None,
+            })
         });
         let key = if prefix.is_empty() {
             Arc::clone(&given)
         } else {
             key.into()
         };
-        Ok(Self {
+        let mut name = Self {
             given,
             key,
             channel,
             not_plain,
-        })
+        };
+        name.add_other_face();
+        Ok(name)
+    }
+
+    fn add_other_face(&mut self) {
+        let (mut other, other_kind) = match self.kind().face() {
+            Face::Only => return,
+            Face::Read => (self.clone(), self.kind().with_face(Face::Write)),
+            Face::Write => (self.clone(), self.kind().with_face(Face::Read)),
+        };
+        if let (Some(own), Some(not_plain)) = (&mut self.not_plain, &mut other.not_plain) {
+            not_plain.kind = other_kind;
+            own.other_face = Some(Box::new(other));
+        }
+    }
+
+    /// The same name for this part of the lock.
+    pub(crate) fn of_face(&self, face: Face) -> &Self {
+        let other = self.not_plain.as_deref();
+        let other = other.and_then(|not_plain| not_plain.other_face.as_deref());
+        match other {
+            Some(other) if self.kind().face() != face => other,
+            _ => self,
+        }
     }
 
     pub(crate) fn kind(&self) -> LockKind {
@@ -96,6 +128,30 @@ impl LockName {
     /// The channel on which the owner with this field hears that it may have a fair lock.
     pub(crate) fn channel_of(&self, field: &str) -> Arc<str> {
         format!("{}:{field}", self.channel).into()
+    }
+
+    /// The field of the lock's hash in which the holds of an owner with this field are counted.
+    pub(crate) fn counted_in(&self, field: &Arc<str>) -> Arc<str> {
+        match self.kind().face() {
+            Face::Only | Face::Read => Arc::clone(field),
+            Face::Write => format!("{field}{WRITES}").into(),
+        }
+    }
+
+    /// The key that covers the first read hold of an owner with this field; the scripts derive the others from it.
+    pub(crate) fn first_read(&self, field: &str) -> Option<Arc<str>> {
+        let reads = self.kind().face() == Face::Read;
+        reads.then(|| self.first_read_of(field))
+    }
+
+    /// The same, whichever part of the lock this is about.
+    pub(crate) fn first_read_of(&self, field: &str) -> Arc<str> {
+        first_read(&self.key, field)
+    }
+
+    /// The permission for those of all owners, as a rule of an ACL.
+    pub(crate) fn all_reads(&self) -> String {
+        all_reads(&self.key)
     }
 
     /// The key of a guarded write's id. No other lock and id have the same key, because the id has no colon in it, and
@@ -170,6 +226,56 @@ pub(crate) fn is_field_of(client_id: &str, field: &str) -> bool {
     field
         .strip_prefix(client_id)
         .is_some_and(|rest| rest.starts_with(':'))
+}
+
+/// The owner of a field in the hash of a lock with two parts, and its part.
+pub(crate) fn owner_in_lock(field: &str) -> (&str, Face) {
+    let writer = field.strip_suffix(WRITES);
+    writer.map_or((field, Face::Read), |writer| (writer, Face::Write))
+}
+
+/// How the field of an owner that writes ends.
+const WRITES: &str = ":write";
+
+/// See [`LockName::first_read`].
+pub(crate) fn first_read(key: &str, field: &str) -> Arc<str> {
+    let hold = format!(":{field}{READ}");
+    let key = if key.contains('{') {
+        format!("{key}{hold}")
+    } else {
+        format!("{{{key}}}{hold}")
+    };
+    key.into()
+}
+
+/// Whether a key is one that covers a read hold.
+pub(crate) fn is_read(key: &str) -> bool {
+    key.ends_with(READ)
+}
+
+/// How the key ends that covers the first read hold of an owner.
+const READ: &str = ":rwlock_timeout:1";
+
+/// See [`LockName::all_reads`].
+pub(crate) fn all_reads(key: &str) -> String {
+    let key = pattern_of(key);
+    if key.contains('{') {
+        format!("~{key}:*")
+    } else {
+        format!("~{{{key}}}:*")
+    }
+}
+
+fn channel_of_kind(kind: LockKind, key: &str) -> String {
+    match kind.has_faces() {
+        true => faces_channel(key),
+        false => channel(key),
+    }
+}
+
+/// The channel of the key of a lock with two parts.
+pub(crate) fn faces_channel(key: &str) -> String {
+    braced("redisson_rwlock", key)
 }
 
 /// The channel of a key. Redisson's `prefixName`: braces are added unless the name contains an opening one anywhere.

@@ -75,10 +75,6 @@ pub enum Untaken {
     /// The server refused it, or it was never sent.
     NotExecuted,
     /// The server has a read hold of the owner, which has none here: a job releases it, and the call may ask again.
-    #[cfg_attr(
-        not(feature = "test-util"),
-        allow(dead_code, reason = "no call writes beside readers so far")
-    )]
     OwnRead,
     /// The outer hold is gone, so there was nothing to nest into.
     OuterGone,

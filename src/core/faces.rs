@@ -101,12 +101,14 @@ impl LockCore {
         (acquire.id == permit.op).then_some(acquire)
     }
 
+    /// Whether an attempt is made inside of a hold of its owner's other face.
+    pub fn is_inside(&self, permit: &Permit) -> bool {
+        let acquire = self.acquire_of(permit);
+        acquire.is_some_and(|acquire| acquire.around != Around::Nothing)
+    }
+
     /// As [`taken`](Self::taken), and the server says that the owner, which is to read, does not write. If it holds
     /// the lock for writing here, that was lost.
-    #[cfg_attr(
-        not(feature = "test-util"),
-        allow(dead_code, reason = "no call reads so far")
-    )]
     pub fn taken_outside(
         &mut self,
         now: Time,

@@ -8,7 +8,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{HeldBy, LeaseKind, Permit, Rejected, Terms, Time, Token, Total, Untaken};
+use crate::core::{
+    Effects, Face, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token,
+    Total, Untaken,
+};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
@@ -53,18 +56,21 @@ impl<K> Lock<K> {
             let mut context = AcquireContext {
                 retries: None,
                 confirming: self.confirming()?,
+                has_found_own_read: false,
             };
             let mut waiter = None;
+            let owner_of = (&owner, self.kind.face());
             loop {
                 let acquired =
-                    acquire(&entry, &owner, &terms, wait, &mut context, &mut waiter).await;
+                    acquire(&entry, owner_of, &terms, wait, &mut context, &mut waiter).await;
                 // A call that tries again keeps its place in the server's queue.
                 if acquired.is_ok() || !self.kind.has_queue() {
                     waiter = None;
                 }
                 let failed = match acquired {
                     Ok(TryLock::Acquired(taken)) => {
-                        let (client, owner) = (Arc::clone(&self.client), owner.clone());
+                        let client = Arc::clone(&self.client);
+                        let owner = (owner.clone(), self.kind.face());
                         let entry = Arc::clone(&entry);
                         let guard = LockGuard::new(client, entry, owner, taken, self.class);
                         let Some(confirming) = &mut context.confirming else {
@@ -147,6 +153,8 @@ struct AcquireContext {
     retries: Option<Box<Retries>>,
     /// Boxed: nearly no call asks.
     confirming: Option<Box<ReplicaCheck>>,
+    /// The server had a read hold of the owner that is to write, and this client none.
+    has_found_own_read: bool,
 }
 
 impl AcquireContext {
@@ -170,7 +178,7 @@ impl AcquireContext {
 /// found, if there was one.
 async fn acquire(
     entry: &Arc<Entry>,
-    owner: &Owner,
+    (owner, face): (&Owner, Face),
     terms: &Terms,
     wait: Wait,
     context: &mut AcquireContext,
@@ -180,7 +188,7 @@ async fn acquire(
     context.prepare(entry).await?;
     // Dropped after this future, and so after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
-    let waiter = waiter.get_or_insert_with(|| Waiter::new(entry, owner, *terms, wait));
+    let waiter = waiter.get_or_insert_with(|| Waiter::new(entry, (owner, face), *terms, wait));
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
@@ -301,6 +309,15 @@ const ON_THE_WAY: Duration = Duration::from_secs(1);
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
+/// What the core makes of a reply that says taken.
+type TakenStep = fn(
+    &mut LockCore,
+    Time,
+    &Permit,
+    Time,
+    &mut Effects,
+) -> Result<(HoldId, Option<Token>), Rejected>;
+
 /// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
 /// its script was sent, it leaves the rest to a job.
 struct AcquirePermit {
@@ -337,10 +354,7 @@ impl AcquirePermit {
         let entry = Arc::clone(&self.entry);
         context.prepare(&entry).await?;
         let shared = entry.shared();
-        if self.permit.target > 1 && owner.origin() == Origin::Task {
-            let lock = entry.name.given();
-            event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
-        }
+        self.log_re_entry(owner);
         let mut strays = 0;
         loop {
             let mut stale = false;
@@ -349,7 +363,8 @@ impl AcquirePermit {
                 let permit = Some(&self.permit).filter(|_| !stale)?;
                 let (field, target) = (&permit.field, permit.target);
                 let (lease, place) = (permit.terms.lease, shared.place(permit.queues_up));
-                Some(script::acquire(&entry.name, field, target, lease, place))
+                let name = entry.name_of(permit.owner);
+                Some(script::acquire(name, field, target, lease, place))
             };
             let answer = script::call_noting(
                 entry.route(),
@@ -363,12 +378,15 @@ impl AcquirePermit {
                 Ok(answer) => answer,
                 Err(error) => return self.unanswered(owner, stale, error),
             };
+            let sent_at = answer.sent_at;
             match &answer.value {
                 Acquired::Taken(token) => {
-                    context.taken(&self.permit, answer.sent_at);
-                    let taken = self.taken(shared.clock.time(answer.sent_at), *token)?;
-                    return Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken));
+                    return self.answered(context, sent_at, *token, LockCore::taken);
                 }
+                Acquired::Outside => {
+                    return self.answered(context, sent_at, None, LockCore::taken_outside);
+                }
+                Acquired::OwnRead => return self.own_read(context),
                 Acquired::Lost => {
                     let rejected = self.untaken(Untaken::OuterGone);
                     return Err(rejection(&entry, rejected));
@@ -393,14 +411,42 @@ impl AcquirePermit {
                     is_free,
                 } => {
                     self.untaken(Untaken::Busy);
-                    let busy = HeldBy {
-                        owner: holder.clone(),
-                        lease_left: *left,
-                    };
-                    let on_the_way = answer.way.is_on_the_way();
-                    return Ok(Attempt::Busy(Box::new(busy), *is_free, on_the_way));
+                    let (owner, lease_left) = (holder.clone(), *left);
+                    let busy = Box::new(HeldBy { owner, lease_left });
+                    return Ok(Attempt::Busy(busy, *is_free, answer.way.is_on_the_way()));
                 }
             }
+        }
+    }
+
+    fn log_re_entry(&self, owner: &Owner) {
+        if self.permit.target > 1 && owner.origin() == Origin::Task {
+            let lock = self.entry.name.given();
+            event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
+        }
+    }
+
+    /// The server has given it to the owner.
+    fn answered(
+        &mut self,
+        context: &mut AcquireContext,
+        sent_at: Instant,
+        token: Option<Token>,
+        step: TakenStep,
+    ) -> Result<Attempt, Error> {
+        context.taken(&self.permit, sent_at);
+        let sent_at = self.entry.shared().clock.time(sent_at);
+        let taken = self.taken(sent_at, token, step)?;
+        Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken))
+    }
+
+    /// The server has a read hold of the owner, which has none here: a job releases it, and the call asks again. If that
+    /// has not helped, another client has this owner too.
+    fn own_read(&mut self, context: &mut AcquireContext) -> Result<Attempt, Error> {
+        self.untaken(Untaken::OwnRead);
+        match std::mem::replace(&mut context.has_found_own_read, true) {
+            true => Err(rejection(&self.entry, Rejected::OwnRead)),
+            false => Ok(Attempt::TakenOver),
         }
     }
 
@@ -427,7 +473,9 @@ impl AcquirePermit {
     /// without a fence since the attempt began. It then begins again, with a field of its own.
     fn has_a_used_field(&self, owner: &Owner) -> bool {
         let Permit { field, target, .. } = &self.permit;
-        *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0
+        let is_used = *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0;
+        // What is taken inside of another hold has its field.
+        is_used && !self.entry.peek(|core| core.is_inside(&self.permit))
     }
 
     fn is_taken_over(&self) -> bool {
@@ -444,15 +492,20 @@ impl AcquirePermit {
         let mut permit = Self::new(Arc::clone(entry), permit);
         let sent = entry.shared().clock.instant(sent_at);
         context.taken(&permit.permit, sent);
-        permit.taken(sent_at, None)
+        permit.taken(sent_at, None, LockCore::taken)
     }
 
     /// A hold, unless the attempt was taken over from its call.
-    fn taken(&mut self, sent_at: Time, token: Option<Token>) -> Result<Option<Taken>, Error> {
+    fn taken(
+        &mut self,
+        sent_at: Time,
+        token: Option<Token>,
+        step: TakenStep,
+    ) -> Result<Option<Taken>, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = entry.step_to_hold(token, |core, now, out| {
-            core.taken(now, permit, sent_at, out)
+            step(core, now, permit, sent_at, out)
         });
         match taken {
             Ok(taken) => Ok(Some(taken)),

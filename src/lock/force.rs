@@ -6,14 +6,16 @@
 //! server has another clock.
 
 use std::pin::pin;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{LossReason, on_another_clock};
+use crate::core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
+use crate::entry::Entry;
 use crate::error::{Error, Operation, RefusedKind};
 use crate::script::{self, Answer, CallError, Forced, Inspected};
-use crate::wire::LockName;
+use crate::wire::{self, LockName};
 
 impl<K> Lock<K> {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
@@ -77,30 +79,37 @@ impl<K> Lock<K> {
     ) -> Result<Option<bool>, Error> {
         let shared = self.client.shared();
         let timeout = shared.command_timeout();
-        let Inspected::Held { field, clock, .. } = seen.value else {
+        let Inspected::Held {
+            field,
+            clock,
+            holders,
+            ..
+        } = seen.value
+        else {
             return Ok(Some(false));
         };
         // The server read its clock before this instant, so its limit comes first.
         let over = Instant::now() + timeout;
         let limit = clock.map(|clock| clock + on_another_clock(timeout));
-        // A field of this client is text.
-        let text = std::str::from_utf8(&field).ok();
-        let entry = self.client.locks.find(name)?;
-        let meant = entry.and_then(|entry| {
-            let owner = entry.peek(|core| core.owner_of(text?))?;
-            Some((entry, owner))
-        });
+        let others = holders.iter().map(|(other, _)| other);
+        let others = others.filter(|other| **other != field);
+        let meant = self.meant(name, [&field].into_iter().chain(others.clone()))?;
         let announce = shared.redis.announce();
-        let call = script::force_unlock(name, &field, limit, announce);
+        let call = script::force_unlock(name, &field, others.map(Arc::clone), limit, announce);
         let (route, doing) = (self.route(name), Operation::Forcing);
         match script::call_there(route, seen.way, doing, timeout, &call).await {
             Ok(Answer { value, way, .. }) => match value {
-                Forced::Freed => {
+                Forced::Freed | Forced::Removed => {
+                    let reason = match value {
+                        Forced::Removed => LossReason::Taken,
+                        _ => LossReason::Gone,
+                    };
                     // By now the same owner may have acquired the lock again.
-                    if let Some((entry, (owner, generation))) = meant {
-                        let (generation, reason) = (Some(generation), LossReason::Gone);
-                        entry.step(|core, now, out| {
-                            core.lose_owner(now, owner, generation, reason, out);
+                    for (owner, generation) in meant.owners {
+                        meant.entry.iter().for_each(|entry| {
+                            entry.step(|core, now, out| {
+                                core.lose_owner(now, owner, Some(generation), reason, out);
+                            });
                         });
                     }
                     Ok(Some(true))
@@ -123,6 +132,34 @@ impl<K> Lock<K> {
             }
         }
     }
+
+    /// The owners of this client that hold the lock under these fields.
+    fn meant<'a>(
+        &self,
+        name: &LockName,
+        fields: impl Iterator<Item = &'a Arc<[u8]>>,
+    ) -> Result<Meant, Error> {
+        let entry = self.client.locks.find(name)?;
+        let mut owners = Vec::new();
+        if let Some(entry) = &entry {
+            // A field of this client is text.
+            let fields = fields.filter_map(|field| std::str::from_utf8(field).ok());
+            let fields = fields.map(|field| match name.kind().has_faces() {
+                true => wire::owner_in_lock(field),
+                false => (field, Face::Only),
+            });
+            owners.extend(
+                fields.filter_map(|(field, face)| entry.peek(|core| core.owner_of(field, face))),
+            );
+        }
+        Ok(Meant { entry, owners })
+    }
+}
+
+/// Whose holds `force_unlock` ends.
+struct Meant {
+    entry: Option<Arc<Entry>>,
+    owners: Vec<(OwnerKey, Generation)>,
 }
 
 /// Whether the server that was asked does not have the lock any more, and so has done nothing.

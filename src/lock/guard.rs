@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::member::extend_hold;
 use super::release::OpenHold;
 use crate::client_handle::ClientHandle;
+use crate::core::Face;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::hold_handle::{Hold, HoldHandle};
@@ -62,15 +63,16 @@ impl<K> LockGuard<K> {
     pub(crate) fn new(
         client: Arc<ClientHandle>,
         entry: Arc<Entry>,
-        owner: Owner,
+        (owner, face): (Owner, Face),
         (hold, status): Taken,
         class: Class,
     ) -> Self {
-        let open = OpenHold::new(Arc::clone(&entry), owner.id(), hold);
+        let open = OpenHold::new(Arc::clone(&entry), owner.key(face), hold);
         let measured = Holding::begin(class, &status);
         let hold = Hold {
             entry,
             owner,
+            face,
             id: hold,
             status,
         };

@@ -79,15 +79,13 @@ impl<K> Lock<K> {
                 let owner = self.current_owner()?;
                 let name = self.valid_name()?;
                 let entry = self.client.locks.find(&name)?;
-                let own = entry.and_then(|entry| entry.peek(|core| core.field(owner.id())));
+                let key = owner.key(name.kind().face());
+                let own = entry.and_then(|entry| entry.peek(|core| core.field(key)));
                 let by_owner =
                     || (!name.kind().has_value_per_hold()).then(|| Arc::clone(owner.field()));
-                let own = own.or_else(by_owner);
-                let is_own = |field: &[u8]| own.is_some_and(|own| *field == *own.as_bytes());
-                Ok(match self.look(&name, false).await?.value {
-                    Inspected::Held { field, count, .. } if is_own(&field) => count,
-                    _ => 0,
-                })
+                let own = own.or_else(by_owner).map(|own| name.counted_in(&own));
+                let seen = self.look(&name, false).await?.value;
+                Ok(own.map_or(0, |own| seen.count_of(own.as_bytes())))
             }))
             .await
     }

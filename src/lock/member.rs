@@ -150,7 +150,8 @@ impl<K> Lock<K> {
     /// Queues for the lock with the other callers of this client, without ever taking it.
     pub(crate) fn place(&self) -> Result<Place, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
-        let (id, notify) = entry.enqueue(owner.id(), Order::Queued, self.terms()?);
+        let owner = owner.key(self.kind.face());
+        let (id, notify) = entry.enqueue(owner, Order::Queued, self.terms()?);
         Ok(Place { entry, id, notify })
     }
 }
@@ -217,11 +218,8 @@ impl Retry<'_> {
 /// Extends the fixed lease of a hold; see [`LockGuard::extend`](super::LockGuard::extend).
 pub(crate) async fn extend_hold(hold: &Hold, lease: Duration) -> Result<(), Error> {
     let Hold {
-        entry,
-        owner,
-        id,
-        status,
+        entry, id, status, ..
     } = hold;
-    let extending = extend(entry, owner.id(), *id, status, lease);
+    let extending = extend(entry, hold.key(), *id, status, lease);
     entry.shared().on_client_runtime(pin!(extending)).await
 }

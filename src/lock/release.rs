@@ -159,7 +159,8 @@ async fn send(
                 } => {
                     count = target;
                     let place = shared.place(!leaves);
-                    script::release(&entry.name, field, target, lease, place)
+                    let name = entry.name_of(owner);
+                    script::release(name, field, target, lease, place)
                 }
                 ReleaseSend::Pass { to, lease } => {
                     script::pass(&entry.name, field, &to, lease, announce)

@@ -135,7 +135,7 @@ impl ReplicaCheck {
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
     pub(super) async fn confirm<K>(&mut self, guard: LockGuard<K>) -> Result<LockGuard<K>, Error> {
-        let (entry, owner, hold) = (Arc::clone(&guard.entry), guard.owner.id(), guard.id);
+        let (entry, owner, hold) = (Arc::clone(&guard.entry), guard.key(), guard.id);
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
         if is_confirmed {
@@ -147,8 +147,9 @@ impl ReplicaCheck {
         if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
             (&self.confirmer, self.taken, field)
         {
-            let holds = [(entry.name.key(), &field)].into_iter();
-            let touch = script::touch(entry.name.kind(), holds);
+            let name = entry.name_of(owner);
+            let field = name.counted_in(&field);
+            let touch = script::touch(name.kind(), [(name.key(), &field)].into_iter());
             let until = Instant::now() + within;
             acknowledged = confirmer
                 .acknowledged(self.replica_route(&entry), touch, sent_at, until)

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::core::Face;
 use crate::entry::Entry;
 use crate::error::Operation;
 use crate::runtime::event;
@@ -15,17 +16,29 @@ pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {
     let shared = entry.shared();
     (entry.name.kind().has_value_per_hold() || entry.route().unfenced() > 0)
         && wire::is_field_of(&shared.client_id, holder)
-        && entry.peek(|core| core.owner_of(holder).is_none())
+        && {
+            let (field, face) = parts(entry, holder);
+            entry.peek(|core| core.owner_of(field, face).is_none())
+        }
+}
+
+/// The field of an owner that holds the lock so, and its part.
+fn parts<'a>(entry: &Entry, holder: &'a str) -> (&'a str, Face) {
+    match entry.name.kind().has_faces() {
+        true => wire::owner_in_lock(holder),
+        false => (holder, Face::Only),
+    }
 }
 
 /// Frees the lock from a field of this client that no owner holds.
 pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
     let shared = entry.shared();
-    let field: Arc<str> = holder.into();
+    let (field, face) = parts(entry, holder);
+    let (field, name): (Arc<str>, _) = (field.into(), entry.name.of_face(face));
     let call = || {
         let lease = Duration::from_millis(1);
         let place = shared.place(false);
-        Some(script::release(&entry.name, &field, 0, lease, place))
+        Some(script::release(name, &field, 0, lease, place))
     };
     let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
         .await

@@ -6,7 +6,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::core::{Admission, HeldBy, Order, Permit, Rejected, Terms, Time, WaiterId};
+use crate::core::{
+    Admission, Face, HeldBy, Order, OwnerKey, Permit, Rejected, Terms, Time, WaiterId,
+};
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
@@ -24,6 +26,7 @@ pub(super) struct Waiter {
     /// Notified when it may be able to go on.
     notify: Arc<Notify>,
     owner: Owner,
+    face: Face,
     since: Instant,
     /// Nothing is logged, or nothing more, however long it waits.
     warned: bool,
@@ -34,13 +37,19 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(entry: &Arc<Entry>, owner: &Owner, terms: Terms, wait: Wait) -> Self {
-        let (id, notify) = entry.enqueue(owner.id(), wait.order(), terms);
+    pub(super) fn new(
+        entry: &Arc<Entry>,
+        (owner, face): (&Owner, Face),
+        terms: Terms,
+        wait: Wait,
+    ) -> Self {
+        let (id, notify) = entry.enqueue(owner.key(face), wait.order(), terms);
         Self {
             entry: Arc::clone(entry),
             id,
             notify,
             owner: owner.clone(),
+            face,
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
             found: None,
@@ -53,7 +62,11 @@ impl Waiter {
     }
 
     pub(super) fn thread(&self) -> i64 {
-        self.owner.id().thread.0
+        self.owner.thread_id()
+    }
+
+    fn key(&self) -> OwnerKey {
+        self.owner.key(self.face)
     }
 
     /// The channel on which it hears that the lock may be free for it.
@@ -62,7 +75,7 @@ impl Waiter {
         if !name.kind().has_queue() {
             return Arc::clone(name.channel());
         }
-        let field = self.entry.peek(|core| core.field(self.owner.id()));
+        let field = self.entry.peek(|core| core.field(self.key()));
         name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
     }
 
@@ -109,7 +122,7 @@ impl Waiter {
         // Before the field is chosen: one that was used before a later reconnect counts as older than that.
         let reconnects = self.entry.route().unfenced();
         let field = field(&self.entry, &self.owner);
-        let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.owner.id());
+        let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.key());
         let admission = self.entry.step(|core, now, out| {
             if !has_queue {
                 return core.admit(now, self.id, &field, out);
@@ -246,8 +259,10 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
             lock: lock.to_string(),
             depth,
         },
-        // No name leads to a lock with faces so far.
-        Rejected::AlreadyHeld | Rejected::OwnRead => Error::AlreadyHeld {
+        Rejected::AlreadyHeld => Error::AlreadyHeld {
+            lock: lock.to_string(),
+        },
+        Rejected::OwnRead => Error::WouldDeadlock {
             lock: lock.to_string(),
         },
         Rejected::TooLate => late("the lease was already over; use a longer one"),

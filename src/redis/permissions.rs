@@ -75,6 +75,7 @@ impl Route<'_> {
             channel: heard(lock, absent),
             commands: Vec::new(),
             keys: Vec::new(),
+            are_reads_missing: false,
             is_channel_missing: false,
         };
         asked.commands(questions).await?;
@@ -136,6 +137,8 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
             needs("+get", "GET", [key()]),
             needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
         ],
+        #[cfg(feature = "test-util")]
+        LockKind::Read | LockKind::Write => for_its_faces(lock, absent),
         LockKind::Plain | LockKind::Spin | LockKind::Fenced | LockKind::Fair => {
             let mut needed = vec![
                 needs("+hget", "HGET", field()),
@@ -185,6 +188,29 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
         needs("+info", "INFO", [Arg::Fixed("SERVER")]),
     ];
     of_all.into_iter().chain(by_kind).collect()
+}
+
+/// What the scripts of read-write locks call: for both parts, because a writer may read too.
+#[cfg(feature = "test-util")]
+fn for_its_faces(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+    let key = || text(lock.key());
+    let field = || [key(), text(absent)];
+    let number = || Arg::Fixed("x");
+    let first_read = lock.first_read_of(absent);
+    let set = [Arg::Text(first_read), number(), Arg::Fixed("PX"), number()];
+    // An odd number of words is refused after the permissions, and before anything changes.
+    let fields = [key(), text(absent), number(), text(absent)];
+    vec![
+        needs("+hget", "HGET", field()),
+        needs("+hset", "HSET", fields),
+        needs("+hdel", "HDEL", field()),
+        needs("+hgetall", "HGETALL", [key()]),
+        needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
+        needs("+hlen", "HLEN", [key()]),
+        needs("+hkeys", "HKEYS", [key()]),
+        needs("+hexists", "HEXISTS", field()),
+        needs("+set", "SET", set),
+    ]
 }
 
 /// What only the scripts of fair locks call.
@@ -243,6 +269,8 @@ struct Asked<'a> {
     channel: Arc<str>,
     commands: Vec<&'static str>,
     keys: Vec<Arc<str>>,
+    /// Those that cover the read holds of a read-write lock.
+    are_reads_missing: bool,
     is_channel_missing: bool,
 }
 
@@ -340,6 +368,10 @@ impl Asked<'_> {
 
     /// The key that the command with this permission is about.
     fn note_key(&mut self, permission: &str) {
+        if permission == "+set" && self.lock.kind().has_faces() {
+            self.are_reads_missing = true;
+            return;
+        }
         let [queue, places] = match self.lock.queue() {
             Some([queue, places]) => [Some(queue), Some(places)],
             None => [None; 2],
@@ -362,11 +394,12 @@ impl Asked<'_> {
 
     fn missing(self) -> Vec<String> {
         let keys = self.keys.iter().map(|key| format!("~{}", pattern_of(key)));
+        let reads = self.are_reads_missing.then(|| self.lock.all_reads());
         let channel = self
             .is_channel_missing
             .then(|| missing_channel(self.lock.channel(), self.lock.kind().has_queue()));
         let commands = self.commands.iter().map(|&command| command.to_owned());
-        commands.chain(keys).chain(channel).collect()
+        commands.chain(keys).chain(reads).chain(channel).collect()
     }
 }
 
@@ -406,7 +439,11 @@ mod tests {
     #[test]
     fn every_command_of_every_script_is_asked_for() {
         let mut compared = BTreeSet::new();
-        for kind in LockKind::ALL {
+        #[cfg(feature = "test-util")]
+        let hidden = [LockKind::Read, LockKind::Write];
+        #[cfg(not(feature = "test-util"))]
+        let hidden = [];
+        for kind in LockKind::ALL.into_iter().chain(hidden) {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
             let questions = for_every_lock(scripts[0], &lock, &"absent".into());
@@ -414,8 +451,9 @@ mod tests {
                 let mut questions = questions.iter();
                 questions.any(|question| question.permission == command)
             };
-            // A lock with a queue is not handed over.
-            let is_used = |script: &&Script| !kind.has_queue() || script.name != "pass";
+            // A lock with a queue or with readers is not handed over.
+            let is_passed = !kind.has_queue() && !kind.has_faces();
+            let is_used = |script: &&Script| is_passed || script.name != "pass";
             for script in scripts.into_iter().filter(is_used) {
                 for command in commands(script.source) {
                     let command = command.as_str();
@@ -427,8 +465,12 @@ mod tests {
                 compared.insert(script.name);
             }
         }
-        let all = ALL.iter().chain(QUEUEING).map(|script| script.name);
-        let all: BTreeSet<_> = all.chain(["guarded"]).collect();
+        #[cfg(feature = "test-util")]
+        let of_faces = crate::script::OF_FACES;
+        #[cfg(not(feature = "test-util"))]
+        let of_faces: &[&Script] = &[];
+        let all = ALL.iter().chain(QUEUEING).chain(of_faces);
+        let all: BTreeSet<_> = all.map(|script| script.name).chain(["guarded"]).collect();
         assert_eq!(compared, all, "each is of some kind");
     }
 }

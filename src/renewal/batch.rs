@@ -39,12 +39,7 @@ pub(super) struct Renewals {
 
 impl Renewals {
     pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: OwnerKey, request: RenewalRequest) {
-        let renewal = RenewalKey {
-            kind: entry.name.kind(),
-            key: Arc::clone(entry.name.key()),
-            field: request.field,
-            asked: request.asked,
-        };
+        let renewal = RenewalKey::new(entry.name_of(owner), &request.field, request.asked);
         let script = renewed_by(renewal.kind);
         let items = self
             .routes

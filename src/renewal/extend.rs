@@ -44,12 +44,7 @@ pub(crate) async fn extend(
     });
     let (field, replicas) = begun.ok_or_else(lost)??;
     let asked = RenewalAsk::Extend(lease);
-    let renewal = [RenewalKey {
-        kind: entry.name.kind(),
-        key: Arc::clone(entry.name.key()),
-        field,
-        asked,
-    }];
+    let renewal = [RenewalKey::new(entry.name_of(owner), &field, asked)];
     let within = || Instant::now() + shared.command_timeout();
     let confirming = Box::pin(RenewalCheck::prepare(entry, replicas, within())).await;
     let call = || Some(script::renew(&renewal));

@@ -17,6 +17,8 @@ pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, 
 pub(super) fn announced_by(name: &LockName, announce: Announce, mut args: Args) -> Args {
     match name.kind() {
         LockKind::Plain | LockKind::Fenced | LockKind::Fair => args.push(text(name.channel())),
+        #[cfg(feature = "test-util")]
+        LockKind::Read | LockKind::Write => args.push(text(name.channel())),
         // Its scripts are those of plain locks, which take a channel.
         LockKind::Spin => {
             args.push(Arg::Fixed(""));
@@ -26,7 +28,7 @@ pub(super) fn announced_by(name: &LockName, announce: Announce, mut args: Args) 
     }
     let way = match announce {
         // Other words come after it.
-        Announce::Classic if name.kind().has_queue() => "publish",
+        Announce::Classic if name.kind().has_queue() || name.kind().has_faces() => "publish",
         Announce::Classic => return args,
         Announce::Sharded => "spublish",
         Announce::Both => "both",

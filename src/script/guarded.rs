@@ -40,7 +40,7 @@ pub(crate) fn guarded(
         text(&token.number().to_string().into())
     });
     let mut args = Args::from_iter([
-        text(field),
+        Arg::Text(name.counted_in(field)),
         id.map_or(Arg::Number(0), |(_, keep)| millis(*keep)),
         Arg::Number(count),
         text(user_text),

@@ -47,6 +47,17 @@ pub(super) fn keys_to_free(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
         .collect()
 }
 
+/// Those of a call about an owner with this field: where it reads, the key that covers its first hold follows that of
+/// the lock.
+pub(super) fn with_first_read(
+    name: &LockName,
+    field: &str,
+    mut keys: SmallVec<[Arc<str>; 1]>,
+) -> SmallVec<[Arc<str>; 1]> {
+    keys.extend(name.first_read(field));
+    keys
+}
+
 /// What a call says about its owner's place in the queue of a fair lock. Locks of other kinds have none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueuePlace {

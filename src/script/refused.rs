@@ -40,14 +40,26 @@ fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
     let mut lines = script.source.lines();
     let line = match denied {
         Denied::Channel => {
-            let channel = keys.first().map(|key| wire::channel(key));
+            let channel = |key: &Arc<str>| match script.name.starts_with("read_write/") {
+                true => wire::faces_channel(key),
+                false => wire::channel(key),
+            };
+            let channel = keys.first().map(channel);
             let is_of_each_owner = script.name.starts_with("fair/");
             return missing_channel(&channel.unwrap_or_default(), is_of_each_owner);
         }
         // The server does not say which of them.
         Denied::Key => {
-            let patterns = keys.iter().map(|key| format!("~{}", pattern_of(key)));
-            return patterns.collect::<Vec<_>>().join(" ");
+            let is_of_faces = script.name.starts_with("read_write/");
+            // The keys of read holds follow that of their lock.
+            let keys = keys
+                .iter()
+                .filter(|key| !is_of_faces || !wire::is_read(key));
+            let patterns = keys.flat_map(|key| {
+                let reads = is_of_faces.then(|| wire::all_reads(key));
+                [Some(format!("~{}", pattern_of(key))), reads]
+            });
+            return patterns.flatten().collect::<Vec<_>>().join(" ");
         }
         Denied::Command(command) => return command.clone(),
         Denied::Line(nth) => nth.checked_sub(1).and_then(|nth| lines.nth(nth)),

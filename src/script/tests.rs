@@ -15,8 +15,7 @@ macro_rules! part {
 /// order, and every integer that the body returns.
 #[test]
 fn every_header_agrees_with_its_body() {
-    // Those of guarded writes and of fair locks are put together. No call runs those of read-write locks yet:
-    // tests/read_write_scripts.rs does.
+    // Those of guarded writes and of fair locks are put together, and those of read-write locks are not public yet.
     let parts = [
         part!("look"),
         part!("fenced/look"),

@@ -83,6 +83,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_outcomes",
             "kind_tokens",
             "fair",
+            "read_write",
             "multi",
             "red",
             "red_faults",

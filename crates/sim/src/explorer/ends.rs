@@ -1,7 +1,7 @@
 //! How the client ends: by `close`, or with its runtime. And what is forced or refused.
 
 use redisson_lock::LossReason;
-use redisson_lock::test_util::core::{Generation, Life, OpId, OwnerKey};
+use redisson_lock::test_util::core::{Face, Generation, Life, OpId, OwnerKey};
 
 use super::Action;
 use super::coverage::Input;
@@ -117,7 +117,7 @@ impl State {
     pub(super) fn force(&mut self) {
         self.budget.forces -= 1;
         if let Some((Holder::Ours(field), ..)) = self.server.lock.take() {
-            let held = self.core.owner_of(&field.text());
+            let held = self.core.owner_of(&field.text(), Face::Only);
             let forced = held.map(|(owner, generation)| Deferred::Forced(owner, generation));
             self.deferred.extend(forced);
             self.robbed = true;

@@ -1,0 +1,137 @@
+//! What there is of a lock at its server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Scripts;
+use super::args::duration;
+use super::place::keys;
+use crate::core::Token;
+use crate::redis::{Arg, Call, Reply};
+use crate::wire::LockName;
+
+/// What `inspect.lua` returns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Inspected {
+    Free,
+    Held {
+        /// `None`: the key has no expiry.
+        left: Option<Duration>,
+        /// Any bytes, because another program may have written it.
+        field: Arc<[u8]>,
+        count: u32,
+        /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
+        clock: Option<Duration>,
+        /// If it was asked for, and there is one.
+        token: Option<Token>,
+        /// All holders, of a lock that may have several: the field and the count of each.
+        holders: Vec<(Arc<[u8]>, u32)>,
+    },
+    NotALock(String),
+}
+
+impl Inspected {
+    /// How often the lock is held under a field.
+    pub(crate) fn count_of(&self, own: &[u8]) -> u32 {
+        match self {
+            Self::Held { holders, .. } if !holders.is_empty() => {
+                let mut own = holders.iter().filter(|(field, _)| **field == *own);
+                own.next().map_or(0, |(_, count)| *count)
+            }
+            Self::Held { field, count, .. } if **field == *own => *count,
+            _ => 0,
+        }
+    }
+}
+
+/// Reads the holder, and the server's clock too if it is wanted.
+pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
+    Call {
+        script: Scripts::of(name.kind()).inspect,
+        keys: smallvec![Arc::clone(name.key())],
+        args: with_clock
+            .then_some(Arg::Fixed("time"))
+            .into_iter()
+            .collect(),
+        announced: None,
+        still: None,
+        decode: match name.kind().has_faces() {
+            true => |reply, _| match reply {
+                Reply::List(items) if !matches!(items.len(), 2 | 6) => None,
+                reply => inspected(reply),
+            },
+            false => |reply, _| match reply {
+                Reply::List(items) if items.len() > 4 => None,
+                reply => inspected(reply),
+            },
+        },
+    }
+}
+
+/// Reads the holder and its token. `None`: a lock of this kind has no token.
+///
+/// Of two keys: refused while a slot migrates that has one of them at each side.
+pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
+    let script = Scripts::of(name.kind()).inspect_with_token?;
+    Some(Call {
+        script,
+        keys: keys(name),
+        args: SmallVec::new(),
+        announced: None,
+        still: None,
+        decode: |reply, _| match reply {
+            Reply::List(items) if items.len() == 4 => None,
+            reply => inspected(reply),
+        },
+    })
+}
+
+fn inspected(reply: &Reply) -> Option<Inspected> {
+    let items = match reply {
+        Reply::Nil => return Some(Inspected::Free),
+        Reply::List(items) => items.as_slice(),
+        _ => return None,
+    };
+    match items {
+        [Reply::Number(-3), Reply::Text(found)] => Some(Inspected::NotALock(found.clone())),
+        [
+            Reply::Number(left),
+            field,
+            Reply::Text(count),
+            Reply::Number(clock),
+            more @ ..,
+        ] => Some(Inspected::Held {
+            left: duration(*left),
+            field: field.bytes()?,
+            count: shown_count(count),
+            clock: duration(*clock),
+            holders: match more {
+                [Reply::Text(_), Reply::List(holders)] => holders_of(holders)?,
+                _ => Vec::new(),
+            },
+            token: match more {
+                [] | [Reply::Nil] | [_, _] => None,
+                // Another program may have written anything there.
+                [Reply::Text(token)] => token.parse().ok(),
+                _ => return None,
+            },
+        }),
+        _ => None,
+    }
+}
+
+/// Only another program can have written one that is too large: it is shown as the maximum.
+fn shown_count(count: &str) -> u32 {
+    count.parse().unwrap_or(u32::MAX)
+}
+
+/// The holders of a lock with two parts; how long each still holds it is not of interest.
+fn holders_of(items: &[Reply]) -> Option<Vec<(Arc<[u8]>, u32)>> {
+    let holders = items.chunks(3).map(|holder| match holder {
+        [field, Reply::Text(count), Reply::Number(_)] => Some((field.bytes()?, shown_count(count))),
+        _ => None,
+    });
+    holders.collect()
+}

@@ -1,0 +1,821 @@
+//! Read-write locks: many readers, or one writer, which may also read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::{Duration, Instant};
+
+use redisson_lock::{
+    Error, HoldState, Holder, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason,
+    Owner, Script,
+};
+use test_support::{
+    Control, Fate, Monitor, Proxy, TestServer, eventually, kinds, ms, stalls, tokio, within,
+};
+use tokio::task::JoinHandle;
+
+const NAME: &str = "report";
+const CHANNEL: &str = "redisson_rwlock:{report}";
+
+/// A lease that no test waits for.
+const LONG: Duration = Duration::from_secs(30);
+
+/// Two clients at one server.
+struct Two {
+    server: TestServer,
+    clients: [LockClient; 2],
+    control: Control,
+}
+
+impl Two {
+    async fn new() -> Self {
+        Self::with(|builder| builder).await
+    }
+
+    async fn with(set: impl Fn(LockClientBuilder) -> LockClientBuilder) -> Self {
+        let server = TestServer::new();
+        let clients = [
+            server.client_with(&set).await,
+            server.client_with(&set).await,
+        ];
+        let control = server.control();
+        Self {
+            server,
+            clients,
+            control,
+        }
+    }
+
+    fn read(&self, client: usize) -> Lock {
+        self.clients[client].lock_of(LockKind::Read, NAME)
+    }
+
+    fn write(&self, client: usize) -> Lock {
+        self.clients[client].lock_of(LockKind::Write, NAME)
+    }
+
+    /// Both parts for a new owner.
+    fn owner(&self, client: usize) -> (Lock, Lock, Owner) {
+        let owner = self.clients[client].owner();
+        let (read, write) = (self.read(client), self.write(client));
+        (read.owned_by(&owner), write.owned_by(&owner), owner)
+    }
+
+    /// A lock that a new owner of this client does not get now.
+    async fn is_busy(&self, client: usize, lock: &Lock) {
+        let other = lock.owned_by(&self.clients[client].owner());
+        assert!(other.try_lock().await.expect("asked").is_none());
+    }
+
+    /// What the lock's hash has, sorted.
+    fn hash(&mut self) -> Vec<(String, String)> {
+        let words = self.control.run(&["HGETALL", NAME]);
+        let words: Vec<&str> = words.split(' ').filter(|word| !word.is_empty()).collect();
+        let fields = words.chunks(2);
+        let mut fields: Vec<_> = fields
+            .map(|pair| (pair[0].to_owned(), pair[1].to_owned()))
+            .collect();
+        fields.sort();
+        fields
+    }
+
+    /// The same as a text: "mode read; 1 2" with the threads of the owners.
+    fn shown(&mut self) -> String {
+        let hash = self.hash();
+        let fields = hash.iter().map(|(field, count)| {
+            let thread = field.split_once(':').map_or(&**field, |(_, thread)| thread);
+            format!("{thread} {count}")
+        });
+        fields.collect::<Vec<_>>().join("; ")
+    }
+
+    /// The keys of read holds, each of which ends.
+    fn read_keys(&mut self) -> Vec<String> {
+        let keys = self.control.run(&["KEYS", "{report}:*:rwlock_timeout:*"]);
+        let mut keys: Vec<_> = keys.split(' ').filter(|key| !key.is_empty()).collect();
+        keys.sort_unstable();
+        keys.iter().map(|key| (*key).to_owned()).collect()
+    }
+
+    /// Calls of this client wait, whether or not they ask the server.
+    async fn waiting(&self, client: usize, calls: usize) {
+        let stats = || self.clients[client].stats();
+        eventually("they wait", ms(5_000), || stats().waiting == calls).await;
+    }
+
+    /// The callers of this many clients wait for the holder at the server: those for one of their own client do not.
+    async fn is_listened_to(&mut self, connections: usize) {
+        let control = &mut self.control;
+        let wanted = format!("{CHANNEL} {connections}");
+        let listens = || control.run(&["PUBSUB", "NUMSUB", CHANNEL]) == wanted;
+        eventually("they listen", ms(5_000), listens).await;
+    }
+
+    async fn finish(mut self) {
+        let endless = kinds::endless(&mut self.control);
+        assert!(endless.is_empty(), "without an end: {endless:?}");
+        self.server.finish(self.clients).await;
+    }
+}
+
+/// A call of a new owner that waits.
+fn waits(client: &LockClient, lock: &Lock) -> JoinHandle<Result<LockGuard, Error>> {
+    let lock = lock.owned_by(&client.owner());
+    tokio::spawn(async move { lock.lock().await })
+}
+
+/// What a call that waited has got, within 250 ms.
+async fn got_soon(waiting: JoinHandle<Result<LockGuard, Error>>) -> LockGuard {
+    let guard = within(ms(250), waiting).await.expect("in time");
+    guard.expect("no panic").expect("free")
+}
+
+#[tokio::test]
+async fn an_uncontended_pair_is_two_calls() {
+    let mut two = Two::new().await;
+    for lock in [two.read(0), two.write(0)] {
+        // The scripts are known after the first pair.
+        for pairs in [1, 100] {
+            let before = two.control.calls("evalsha");
+            let others = two.control.calls("eval");
+            for _ in 0..pairs {
+                let guard = lock.lock().await.expect("free");
+                guard.unlock().await.expect("held");
+            }
+            if pairs > 1 {
+                assert_eq!(two.control.calls("evalsha") - before, 2 * pairs);
+                assert_eq!(two.control.calls("eval"), others);
+            }
+        }
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn readers_of_two_clients_are_beside_each_other_and_no_writer_is() {
+    let mut two = Two::new().await;
+    let mut guards = Vec::new();
+    for nth in 0..20 {
+        let client = nth % 2;
+        let lock = two.read(client).owned_by(&two.clients[client].owner());
+        let guard = match nth / 2 % 3 {
+            0 => lock.lock().await.expect("free"),
+            1 => lock.try_lock().await.expect("asked").expect("free"),
+            _ => lock.lease(LONG).lock().await.expect("free"),
+        };
+        assert_eq!(guard.state(), HoldState::Held);
+        guards.push(guard);
+    }
+    assert_eq!(two.hash().len(), 21);
+    assert_eq!(two.read_keys().len(), 20);
+    for client in 0..2 {
+        two.is_busy(client, &two.write(client)).await;
+        let write = two.write(client).owned_by(&two.clients[client].owner());
+        let late = write.try_lock_for(ms(50)).await.expect("asked");
+        assert!(late.is_none());
+    }
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    let guard = two.write(0).lock().await.expect("free");
+    for client in 0..2 {
+        two.is_busy(client, &two.write(client)).await;
+        two.is_busy(client, &two.read(client)).await;
+    }
+    guard.unlock().await.expect("held");
+    two.finish().await;
+}
+
+/// Readers and writers of two clients in short sections: no reader is beside a writer, and no two writers are.
+#[tokio::test]
+async fn sections_exclude_each_other() {
+    let two = Two::new().await;
+    // Readers count up, a writer takes all of it.
+    let inside = Arc::new(AtomicI32::new(0));
+    let mut callers = tokio::task::JoinSet::new();
+    for nth in 0..24 {
+        let (client, writes) = (nth % 2, nth % 6 == 0);
+        let lock = match writes {
+            true => two.write(client),
+            false => two.read(client),
+        };
+        let inside = Arc::clone(&inside);
+        callers.spawn(async move {
+            for _ in 0..40 {
+                let guard = lock.lock().await.expect("free");
+                let part = if writes { -1_000 } else { 1 };
+                let before = inside.fetch_add(part, Ordering::SeqCst);
+                assert!(if writes { before == 0 } else { before >= 0 }, "{before}");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(part, Ordering::SeqCst);
+                guard.unlock().await.expect("held");
+            }
+        });
+    }
+    callers.join_all().await;
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_writer_wakes_readers_and_the_last_reader_a_writer() {
+    let mut two = Two::new().await;
+    let writes = two.write(0).lease(LONG).lock().await.expect("free");
+    let readers: Vec<_> = (0..6)
+        .map(|nth| waits(&two.clients[nth % 2], &two.read(nth % 2).lease(LONG)))
+        .collect();
+    two.waiting(0, 3).await;
+    two.waiting(1, 3).await;
+    two.is_listened_to(1).await;
+    writes.unlock().await.expect("held");
+    let mut guards = Vec::new();
+    for reader in readers {
+        guards.push(got_soon(reader).await);
+    }
+    for client in [0, 1] {
+        let writer = waits(&two.clients[client], &two.write(client).lease(LONG));
+        two.waiting(client, 1).await;
+        let last = guards.pop().expect("one");
+        for guard in guards.drain(..) {
+            guard.unlock().await.expect("held");
+        }
+        assert!(!writer.is_finished());
+        last.unlock().await.expect("held");
+        let writes = got_soon(writer).await;
+        let reader = waits(&two.clients[1 - client], &two.read(1 - client).lease(LONG));
+        two.is_listened_to(1).await;
+        writes.unlock().await.expect("held");
+        guards.push(got_soon(reader).await);
+    }
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn both_parts_nest_and_are_counted_apart() {
+    let mut two = Two::new().await;
+    let (read, write, owner) = two.owner(0);
+    let thread = owner.thread_id();
+    let first = write.lock().await.expect("free");
+    let second = write.try_lock().await.expect("asked").expect("nested");
+    let inner = read.lock().await.expect("inside of the write hold");
+    let inmost = read.try_lock().await.expect("asked").expect("nested");
+    assert_eq!(
+        two.shown(),
+        format!("{thread} 2; {thread}:write 2; mode write")
+    );
+    assert_eq!(two.read_keys().len(), 2);
+    for lock in [&read, &write] {
+        assert_eq!(lock.hold_count().await.expect("asked"), 2);
+        assert!(lock.is_held().await.expect("asked"));
+    }
+    let seen = two.read(1).inspect().await.expect("asked").expect("held");
+    let Holder { owner: field, .. } = seen;
+    assert_eq!(field, format!("{owner}:write"));
+    inmost.unlock().await.expect("held");
+    second.unlock().await.expect("held");
+    assert_eq!(
+        two.shown(),
+        format!("{thread} 1; {thread}:write 1; mode write")
+    );
+    assert_eq!(two.read_keys().len(), 1);
+    inner.unlock().await.expect("held");
+    two.is_busy(1, &two.read(1)).await;
+    first.unlock().await.expect("held");
+    assert_eq!(two.shown(), "");
+    // Readers nest by themselves, beside others.
+    let other = two.read(1).lock().await.expect("free");
+    let outer = read.lock().await.expect("free");
+    let inner = read.lock().await.expect("nested");
+    assert_eq!(read.hold_count().await.expect("asked"), 2);
+    assert_eq!(write.hold_count().await.expect("asked"), 0);
+    outer.unlock().await.expect("held");
+    inner.unlock().await.expect("held");
+    other.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_writer_that_releases_inside_of_a_read_lets_other_readers_in() {
+    let mut two = Two::new().await;
+    let (read, write, owner) = two.owner(0);
+    let writes = write.lease(LONG).lock().await.expect("free");
+    let reads = read.lease(LONG).lock().await.expect("inside");
+    let reader = waits(&two.clients[1], &two.read(1));
+    let writer = waits(&two.clients[1], &two.write(1));
+    two.is_listened_to(1).await;
+    writes.unlock().await.expect("held");
+    let beside = got_soon(reader).await;
+    assert!(!writer.is_finished());
+    assert_eq!(reads.state(), HoldState::Held);
+    let fields: Vec<_> = two.hash().into_iter().map(|(field, _)| field).collect();
+    let mut wanted = [beside.owner(), &owner].map(Owner::to_string).to_vec();
+    wanted.push("mode".to_owned());
+    wanted.sort();
+    assert_eq!(fields, wanted);
+    assert_eq!(two.control.run(&["HGET", NAME, "mode"]), "read");
+    beside.unlock().await.expect("held");
+    assert!(!writer.is_finished());
+    reads.unlock().await.expect("held");
+    got_soon(writer).await.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn an_owner_that_reads_is_refused_to_write_before_anything_is_sent() {
+    let mut two = Two::new().await;
+    let (read, write, _) = two.owner(0);
+    let reads = read.lock().await.expect("free");
+    let monitor = Monitor::start(two.server.port);
+    for _ in 0..2 {
+        let refused = [
+            write.lock().await.map(Some),
+            write.try_lock().await,
+            write.try_lock_for(ms(50)).await,
+        ];
+        for refused in refused {
+            let Err(Error::WouldDeadlock { lock }) = refused else {
+                panic!("{refused:?}")
+            };
+            assert_eq!(lock, NAME);
+        }
+    }
+    let sent = monitor.take(&mut two.control);
+    let sent: Vec<_> = sent.iter().filter(|line| line.contains("report")).collect();
+    assert!(sent.is_empty(), "{sent:?}");
+    assert_eq!(reads.state(), HoldState::Held);
+    reads.unlock().await.expect("held");
+    write
+        .lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    two.finish().await;
+}
+
+/// A read hold of the owner that only the server has is released before the owner writes. If it cannot be, because
+/// another process has the same owner, the call fails.
+#[tokio::test]
+async fn a_read_hold_that_only_the_server_has_does_not_keep_its_owner_from_writing() {
+    let mut two = Two::new().await;
+    let (_, write, owner) = two.owner(0);
+    let field = owner.to_string();
+    let leaves = |control: &mut Control| {
+        control.run(&["HSET", NAME, "mode", "read", &field, "1"]);
+        control.run(&["PEXPIRE", NAME, "30000"]);
+        let key = format!("{{report}}:{field}:rwlock_timeout:1");
+        control.run(&["SET", &key, "1", "PX", "30000"]);
+    };
+    leaves(&mut two.control);
+    let guard = write.lock().await.expect("after its own read hold");
+    assert_eq!(two.read_keys().len(), 0);
+    guard.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn the_watchdog_keeps_the_lock_and_the_keys_of_its_readers() {
+    let watchdog = ms(1_500);
+    let mut two = Two::with(|builder| builder.watchdog_timeout(watchdog)).await;
+    let (read, write, _) = two.owner(0);
+    let writes = write.lock().await.expect("free");
+    let inside = read.lock().await.expect("inside");
+    let others = [
+        two.clients[1].lock_of(LockKind::Read, "other"),
+        two.clients[0].lock_of(LockKind::Read, "other"),
+    ];
+    // A fixed lease is raised at each look.
+    let fixed = others[0].lease(LONG).lock().await.expect("free");
+    let renewed = others[1].lock().await.expect("beside it");
+    let (start, mut looks) = (Instant::now(), 0);
+    while start.elapsed() < watchdog * 3 + ms(200) {
+        for key in ["report", "other"] {
+            let left = two.control.pttl(key);
+            assert!(left > 0, "{key} has {left}");
+        }
+        let keys = two.control.run(&["KEYS", "*rwlock_timeout*"]);
+        let keys: Vec<_> = keys.split(' ').collect();
+        assert_eq!(keys.len(), 3, "{keys:?}");
+        for key in keys {
+            assert!(two.control.pttl(key) > 0, "{key}");
+        }
+        looks += 1;
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(looks > 20, "{looks}");
+    for guard in [&writes, &inside, &fixed, &renewed] {
+        assert_eq!(guard.state(), HoldState::Held);
+    }
+    // What a reader in Java does to the lock and to the keys of others.
+    let keys = two.control.run(&["KEYS", "{other}:*"]);
+    for key in keys.split(' ').chain(["other"]) {
+        two.control.run(&["PEXPIRE", key, "1500"]);
+    }
+    let control = &mut two.control;
+    let raised = || control.pttl("other") > 20_000;
+    eventually("the fixed lease is raised again", watchdog, raised).await;
+    for guard in [inside, writes, fixed, renewed] {
+        guard.unlock().await.expect("held");
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn waiters_that_are_dropped_leave_nothing_and_keep_nobody() {
+    let mut two = Two::new().await;
+    let writes = two.write(0).lease(LONG).lock().await.expect("free");
+    let mut waiting: Vec<_> = (0..12)
+        .map(|nth| {
+            let client = nth % 2;
+            let lock = match nth % 3 {
+                0 => two.write(client),
+                _ => two.read(client),
+            };
+            waits(&two.clients[client], &lock)
+        })
+        .collect();
+    two.waiting(0, 6).await;
+    two.waiting(1, 6).await;
+    two.is_listened_to(1).await;
+    for waiter in waiting.drain(2..) {
+        waiter.abort();
+    }
+    let [writer, reader] = <[_; 2]>::try_from(waiting).expect("two");
+    writes.unlock().await.expect("held");
+    // One of the two comes first.
+    let (first, second) = tokio::join!(
+        async {
+            writer
+                .await
+                .expect("no panic")
+                .expect("free")
+                .unlock()
+                .await
+        },
+        async {
+            reader
+                .await
+                .expect("no panic")
+                .expect("free")
+                .unlock()
+                .await
+        },
+    );
+    first.expect("held");
+    second.expect("held");
+    two.finish().await;
+}
+
+/// An attempt whose call is dropped before its answer comes is undone, whichever part it was to take.
+#[tokio::test]
+async fn attempts_that_are_dropped_are_undone() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("reachable");
+    for kind in [LockKind::Read, LockKind::Write] {
+        let lock = client.lock_of(kind, NAME);
+        // Its scripts are known.
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+        proxy.hold_replies(true);
+        let waiting = waits(&client, &lock);
+        let control = &mut two.control;
+        eventually("it is taken", ms(5_000), || control.pttl(NAME) > 0).await;
+        waiting.abort();
+        proxy.hold_replies(false);
+        let control = &mut two.control;
+        let is_gone = || control.run(&["KEYS", "*report*"]).is_empty();
+        eventually("it is released", ms(5_000), is_gone).await;
+    }
+    client.close(ms(1_000)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_guard_that_is_dropped_and_a_client_that_closes_release_both_parts() {
+    let mut two = Two::new().await;
+    let (read, write, _) = two.owner(0);
+    let writes = write.lock().await.expect("free");
+    let reads = read.lock().await.expect("inside");
+    drop(writes);
+    let control = &mut two.control;
+    let downgraded = || control.run(&["HGET", NAME, "mode"]) == "read";
+    eventually("only the read hold is left", ms(5_000), downgraded).await;
+    drop(reads);
+    let control = &mut two.control;
+    let is_gone = || control.run(&["KEYS", "*report*"]).is_empty();
+    eventually("nothing is left", ms(5_000), is_gone).await;
+    for _ in 0..2 {
+        write.lock().await.expect("free").detach();
+        read.lock().await.expect("inside").detach();
+    }
+    read.unlock().await.expect("detached");
+    write.unlock().await.expect("detached");
+    let waiting = waits(&two.clients[1], &two.read(1));
+    two.is_listened_to(1).await;
+    let report = two.clients[0].close(ms(2_000)).await;
+    assert_eq!(report.unconfirmed, 0, "{report:?}");
+    let guard = got_soon(waiting).await;
+    assert_eq!(two.hash().len(), 2, "the other client's reader");
+    guard.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_lost_hash_ends_both_parts_and_a_lost_field_one() {
+    let watchdog = ms(1_500);
+    let mut two = Two::with(|builder| builder.watchdog_timeout(watchdog)).await;
+    let (read, write, owner) = two.owner(0);
+    for loses in ["hash", "reader", "writer"] {
+        let writes = write.lock().await.expect("free");
+        let reads = read.lock().await.expect("inside");
+        match loses {
+            "hash" => two.control.run(&["DEL", NAME]),
+            "reader" => two.control.run(&["HDEL", NAME, &owner.to_string()]),
+            _ => two.control.run(&["HDEL", NAME, &format!("{owner}:write")]),
+        };
+        let (lost, kept) = match loses {
+            "writer" => (&writes, &reads),
+            _ => (&reads, &writes),
+        };
+        let reason = within(watchdog, lost.lost()).await.expect("in time");
+        match loses {
+            "hash" => {
+                assert_eq!(reason, LossReason::Gone);
+                assert_eq!(kept.state(), HoldState::Lost(LossReason::Gone));
+            }
+            _ => {
+                assert_eq!(reason, LossReason::Taken);
+                assert_eq!(kept.state(), HoldState::Held);
+            }
+        }
+        for guard in [reads, writes] {
+            let (was_held, released) = (!guard.is_lost(), guard.unlock().await);
+            assert_eq!(released.is_ok(), was_held, "{released:?}");
+        }
+        // What the test took away may have left a key of the reader, or a mode.
+        two.control.run(&["FLUSHALL"]);
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_forced_unlock_ends_the_holds_that_were_seen() {
+    let mut two = Two::new().await;
+    let (read, write, _) = two.owner(0);
+    assert!(!write.force_unlock().await.expect("asked"));
+    let writes = write.lock().await.expect("free");
+    let inside = read.lock().await.expect("inside");
+    let waiting = waits(&two.clients[1], &two.read(1));
+    two.is_listened_to(1).await;
+    assert!(two.read(0).force_unlock().await.expect("asked"));
+    let beside = got_soon(waiting).await;
+    for guard in [writes, inside] {
+        assert_eq!(guard.state(), HoldState::Lost(LossReason::Gone));
+        drop(guard);
+    }
+    // The only reader that is left is of the other client.
+    assert_eq!(two.hash().len(), 2);
+    let mine = two.read(0).lock().await.expect("beside it");
+    assert!(two.write(1).force_unlock().await.expect("asked"));
+    assert_eq!(two.shown(), "");
+    assert_eq!(two.read_keys().len(), 0);
+    assert_eq!(beside.state(), HoldState::Lost(LossReason::Gone));
+    drop(beside);
+    let mine = mine.unlock().await;
+    assert!(matches!(mine, Err(Error::Lost { .. })), "{mine:?}");
+    two.finish().await;
+}
+
+/// While one client has the name for reading and writing, no other kind has it, and the other way round.
+#[tokio::test]
+async fn one_name_is_of_both_parts_or_of_another_kind() {
+    let two = Two::new().await;
+    let plain = two.clients[0].lock(NAME);
+    let reads = two.read(0).lock().await.expect("free");
+    let refused = plain.try_lock().await;
+    assert!(
+        matches!(refused, Err(Error::OtherKind { .. })),
+        "{refused:?}"
+    );
+    let elsewhere = two.clients[1].lock(NAME).try_lock().await;
+    assert!(
+        matches!(elsewhere, Ok(None) | Err(Error::NotALock { .. })),
+        "{elsewhere:?}"
+    );
+    reads.unlock().await.expect("held");
+    let held = plain.lock().await.expect("free");
+    for client in [0, 1] {
+        for lock in [two.read(client), two.write(client)] {
+            let refused = lock.owned_by(&two.clients[client].owner()).try_lock().await;
+            match client {
+                0 => assert!(
+                    matches!(refused, Err(Error::OtherKind { .. })),
+                    "{refused:?}"
+                ),
+                _ => assert!(
+                    matches!(refused, Err(Error::NotALock { .. })),
+                    "{refused:?}"
+                ),
+            }
+        }
+    }
+    held.unlock().await.expect("held");
+    two.finish().await;
+}
+
+/// A reader that is in lets others of its client in although a writer queues; the first gap between them lets the
+/// writer in.
+#[tokio::test]
+async fn a_queued_writer_gets_the_first_gap_between_readers() {
+    let two = Two::new().await;
+    let reads = two.read(0).lease(LONG).lock().await.expect("free");
+    let writer = waits(&two.clients[0], &two.write(0).lease(LONG));
+    two.waiting(0, 1).await;
+    let beside = two.read(0).owned_by(&two.clients[0].owner());
+    let tried = beside.try_lock().await.expect("asked").expect("beside it");
+    let queued = within(ms(1_000), beside.lock()).await.expect("no wait");
+    let queued = queued.expect("nested");
+    tried.unlock().await.expect("held");
+    queued.unlock().await.expect("held");
+    assert!(!writer.is_finished());
+    let start = Instant::now();
+    reads.unlock().await.expect("held");
+    let writes = writer.await.expect("no panic").expect("free");
+    let took = start.elapsed();
+    assert!(took < ms(50) + stalls(start), "{took:?}");
+    writes.unlock().await.expect("held");
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn a_fixed_lease_of_either_part_is_extended() {
+    let mut two = Two::new().await;
+    let (read, write, _) = two.owner(0);
+    for lock in [&read, &write] {
+        let guard = lock
+            .lease(Duration::from_secs(5))
+            .lock()
+            .await
+            .expect("free");
+        assert!(two.control.pttl(NAME) <= 5_000);
+        guard.extend(Duration::from_secs(60)).await.expect("held");
+        let keys = two.read_keys();
+        for key in keys.iter().map(String::as_str).chain([NAME]) {
+            assert!(two.control.pttl(key) > 50_000, "{key}");
+        }
+        // A read hold is certain for a watchdog timeout only.
+        let left = guard
+            .valid_until()
+            .saturating_duration_since(Instant::now());
+        assert_eq!(left <= LONG, keys.len() == 1, "{left:?}");
+        guard.unlock().await.expect("held");
+    }
+    two.finish().await;
+}
+
+/// `eval` runs under a hold of either part, and not after it.
+#[tokio::test]
+async fn guarded_writes_run_under_both_parts() {
+    let mut two = Two::new().await;
+    let (read, write, _) = two.owner(0);
+    for lock in [&read, &write] {
+        let guard = lock.lock().await.expect("free");
+        let script = Script::new("return redis.call('incr', KEYS[1])").expect("without flags");
+        let written = guard.eval(&script, &["written"], &[] as &[&str]).await;
+        written.expect("held");
+        two.control.run(&["DEL", NAME]);
+        let late = guard.eval(&script, &["written"], &[] as &[&str]).await;
+        assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+        two.control.run(&["FLUSHALL"]);
+    }
+    two.finish().await;
+}
+
+/// The reply to a release is lost: it is sent again, and frees no later hold.
+#[tokio::test]
+async fn a_release_whose_reply_is_lost_is_sent_again() {
+    let two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("reachable");
+    let owner = client.owner();
+    for kind in [LockKind::Read, LockKind::Write] {
+        let lock = client.lock_of(kind, NAME).owned_by(&owner);
+        let guard = lock.lock().await.expect("free");
+        proxy.rule(Fate::LoseReply, 1, |words| {
+            words[0].eq_ignore_ascii_case("evalsha") && words.iter().any(|word| word == NAME)
+        });
+        guard.unlock().await.expect("released");
+        let again = lock.lock().await.expect("free");
+        assert_eq!(again.state(), HoldState::Held);
+        again.unlock().await.expect("held");
+    }
+    client.close(ms(1_000)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+/// The rights of a user of read-write locks, and how `check` names each that is missing.
+const RIGHTS: &str = "+evalsha +eval +hget +hset +hdel +hgetall +hlen +hkeys +hexists +hincrby +set +exists +pttl \
+                      +pexpire +del +publish +time +subscribe +unsubscribe +ping +client|id +client|info \
+                      +client|kill +hello +auth +select +info ~report ~{report}:* &redisson_rwlock:{report}";
+
+/// Rights without which no client connects.
+const ALWAYS: &str = "+hello +auth";
+
+fn grant(control: &mut Control, missing: &str) {
+    let mut words = "ACL SETUSER locker reset on >SECRET resetkeys resetchannels -@all"
+        .split(' ')
+        .collect::<Vec<_>>();
+    words.extend(RIGHTS.split_whitespace().filter(|right| *right != missing));
+    control.run(&words);
+}
+
+#[tokio::test]
+async fn a_check_names_each_right_and_all_of_them_are_enough() {
+    let mut two = Two::new().await;
+    let control = &mut two.control;
+    let mut wrong = Vec::new();
+    for missing in ["none"].into_iter().chain(RIGHTS.split_whitespace()) {
+        for kind in [LockKind::Read, LockKind::Write] {
+            grant(control, "");
+            let url = format!("redis://locker:SECRET@127.0.0.1:{}/0", two.server.port);
+            let client = LockClient::connect(&url).await.expect("permitted");
+            let lock = client.lock_of(kind, NAME);
+            if missing == "none" {
+                let (read, write) = (lock.clone(), client.lock_of(LockKind::Write, NAME));
+                let guard = read.lock().await.expect("free");
+                let nested = read.lock().await.expect("nested");
+                assert_eq!(read.hold_count().await.expect("asked"), 2);
+                nested.unlock().await.expect("held");
+                assert!(read.force_unlock().await.expect("asked"));
+                drop(guard);
+                write
+                    .lock()
+                    .await
+                    .expect("free")
+                    .unlock()
+                    .await
+                    .expect("held");
+            }
+            grant(control, missing);
+            let said = lock.check().await.expect("answered");
+            let expected = match missing {
+                "none" => vec![],
+                right if ALWAYS.split(' ').any(|always| always == right) => vec![],
+                right => vec![right.to_owned()],
+            };
+            if said != expected {
+                wrong.push(format!("{kind} without {missing}: {said:?}"));
+            }
+            assert_eq!(control.run(&["KEYS", "*report*"]), "");
+            grant(control, "");
+            client.close(ms(100)).await;
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    two.control.run(&["ACL", "DELUSER", "locker"]);
+    two.finish().await;
+}
+
+/// After a reconnect without a fence new holds get another field; what is taken inside of an older hold keeps that
+/// one's.
+#[tokio::test]
+async fn without_a_fence_a_read_inside_of_an_older_write_hold_has_its_field() {
+    let two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::builder().connection_fence(false);
+    let client = client.connect(&proxy.url()).await.expect("reachable");
+    let owner = client.owner();
+    let [read, write] =
+        [LockKind::Read, LockKind::Write].map(|kind| client.lock_of(kind, NAME).owned_by(&owner));
+    let writes = write.lock().await.expect("free");
+    proxy.cut_all();
+    eventually("it connects again", ms(5_000), || {
+        client.stats().reconnects_total > 0
+    })
+    .await;
+    let inside = within(ms(5_000), read.lock()).await.expect("in time");
+    let inside = inside.expect("inside");
+    assert_eq!(read.hold_count().await.expect("asked"), 1);
+    let nested = write.lock().await.expect("nested");
+    for guard in [nested, writes, inside] {
+        guard.unlock().await.expect("held");
+    }
+    let later = write.lock().await.expect("free");
+    let holder = two.write(0).inspect().await.expect("asked").expect("held");
+    assert_ne!(holder.owner, format!("{owner}:write"));
+    let inside = read.lock().await.expect("inside");
+    later.unlock().await.expect("held");
+    inside.unlock().await.expect("held");
+    client.close(ms(1_000)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
