@@ -81,7 +81,7 @@ pub fn shown(reply: &Reply) -> String {
 /// What the core says of a hold that has not ended.
 #[derive(Debug, Clone)]
 pub struct HoldSnapshot {
-    /// The field in the lock hash.
+    /// The field in the lock hash, without the ending for a hold that writes.
     pub field: Arc<str>,
     /// Until when the lease is certain.
     pub deadline: Instant,
@@ -128,6 +128,11 @@ pub fn loss(hold: &Hold) -> Option<LossReason> {
 
 /// The field of a hold in the lock hash.
 pub fn field(hold: &Hold) -> Arc<str> {
+    let name = hold.entry.name_of(hold.key());
+    name.counted_in(&field_of_owner(hold))
+}
+
+fn field_of_owner(hold: &Hold) -> Arc<str> {
     snapshot(hold).map_or_else(|| Arc::clone(hold.owner.field()), |hold| hold.field)
 }
 
@@ -147,7 +152,7 @@ pub struct Renewing {
 
 /// Begins the renewal of a hold, as far as the client is concerned.
 pub fn renewing(hold: &Hold) -> Option<Renewing> {
-    let (entry, field) = (Arc::clone(&hold.entry), field(hold));
+    let (entry, field) = (Arc::clone(&hold.entry), field_of_owner(hold));
     let (owner, generation) = entry.peek(|core| core.owner_of(&field, hold.face))?;
     Some(Renewing {
         entry,
