@@ -9,7 +9,8 @@ use redisson_lock::{
     Owner, Script,
 };
 use test_support::{
-    Control, Fate, Monitor, Proxy, TestServer, eventually, kinds, ms, stalls, tokio, within,
+    Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, eventually, kinds, ms, stalls,
+    tokio, within,
 };
 use tokio::task::JoinHandle;
 
@@ -817,5 +818,93 @@ async fn without_a_fence_a_read_inside_of_an_older_write_hold_has_its_field() {
     inside.unlock().await.expect("held");
     client.close(ms(1_000)).await;
     proxy.stop().await;
+    two.finish().await;
+}
+
+/// All keys of a lock are in one slot, and its messages reach the callers that wait at the same primary.
+#[tokio::test]
+async fn in_a_cluster_both_parts_exclude_and_wake_at_every_primary() {
+    let cluster = Cluster::start(false).await;
+    let connect = || async {
+        LockClient::connect(&cluster.url())
+            .await
+            .expect("reachable")
+    };
+    let (client, other) = (connect().await, connect().await);
+    for nth in 0..3 {
+        for name in [
+            cluster.key_at(nth, "report"),
+            format!("{{{}}}:tagged", cluster.key_at(nth, "tag")),
+        ] {
+            let [read, write] =
+                [LockKind::Read, LockKind::Write].map(|kind| client.lock_of(kind, &*name));
+            let [reads, writes] = [LockKind::Read, LockKind::Write]
+                .map(|kind| other.lock_of(kind, &*name).lease(LONG));
+            let guard = write.lock().await.expect("free");
+            let inside = read.lock().await.expect("inside");
+            assert_eq!(
+                cluster.keys().len(),
+                2,
+                "the lock, and the key of a read hold"
+            );
+            assert_eq!(cluster.control(nth).number(&["DBSIZE"]), 2);
+            let reader = waits(&other, &reads);
+            let waiting = || other.stats().subscriptions == 1;
+            eventually("it listens", ms(5_000), waiting).await;
+            guard.unlock().await.expect("held");
+            let beside = got_soon(reader).await;
+            beside.unlock().await.expect("held");
+            let writer = waits(&other, &writes);
+            let waiting = || other.stats().subscriptions == 1 && other.stats().waiting == 1;
+            eventually("it listens", ms(5_000), waiting).await;
+            inside.unlock().await.expect("held");
+            got_soon(writer).await.unlock().await.expect("held");
+        }
+    }
+    eventually("no key is left", ms(5_000), || cluster.keys().is_empty()).await;
+    for client in [client, other] {
+        client.close(ms(1_000)).await;
+    }
+}
+
+/// Replicas have what a hold of either part is, and confirm its renewals.
+#[tokio::test]
+async fn replicas_confirm_holds_of_both_parts() {
+    let watchdog = ms(4_500);
+    let two =
+        Two::with(|builder| builder.watchdog_timeout(watchdog).command_timeout(ms(750))).await;
+    let control = &mut two.server.control();
+    control.run(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let port = two.server.port.to_string();
+    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
+    let is_there = || {
+        let info = control.run(&["INFO", "REPLICATION"]);
+        info.contains("state=online")
+    };
+    eventually("it has the data", ms(20_000), is_there).await;
+    control.run(&["SET", "warm", "1"]);
+    control.run(&["DEL", "warm"]);
+    let acknowledges = || control.number(&["WAIT", "1", "100"]) == 1;
+    eventually("it acknowledges", ms(20_000), acknowledges).await;
+    let (read, write, owner) = two.owner(0);
+    let parts = [&write, &read].map(|lock| lock.sync_replicas(1, ms(700)));
+    let mut guards = Vec::new();
+    for (lock, field) in parts
+        .iter()
+        .zip([format!("{owner}:write"), owner.to_string()])
+    {
+        guards.push(lock.lock().await.expect("the replica has it"));
+        assert_eq!(replica.control().run(&["HGET", NAME, &field]), "1");
+    }
+    let first = guards[0].valid_until().max(guards[1].valid_until());
+    for guard in &guards {
+        let renewed = || guard.valid_until() > first + ms(500);
+        eventually("the replica confirms renewals", watchdog * 3, renewed).await;
+        assert_eq!(guard.state(), HoldState::Held);
+    }
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    drop(replica);
     two.finish().await;
 }
