@@ -122,7 +122,7 @@ impl LockClient {
     /// the order in which their first attempts arrived at the server.
     ///
     /// Each owner that waits has a place in a queue in Redis (`redisson_lock_queue:{name}`) and a subscription of its own.
-    /// [`try_lock`](Lock::try_lock) always asks the server, takes no place, and overtakes nobody who waits. A call that
+    /// [`try_lock`](Lock::try_lock) always asks the server, takes no place, and overtakes no owner that waits. A call that
     /// is dropped leaves its place in the background: a `select!` loop that makes a new `lock()` future in each round begins
     /// at the end of the queue each time, so pin one future outside of the loop, or use
     /// [`try_lock_for`](Lock::try_lock_for).

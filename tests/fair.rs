@@ -2,12 +2,14 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, TryLock};
-use test_support::{Control, Proxy, Rolls, TestServer, eventually, ms, stalls, tokio};
+use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, TryLock};
+use test_support::kinds::acquires;
+use test_support::{Control, Fate, Proxy, Rolls, TestServer, eventually, ms, stalls, tokio};
 use tokio::task::JoinHandle;
 
 const QUEUE: &str = "redisson_lock_queue:{fair}";
@@ -261,14 +263,14 @@ async fn waiters_that_are_cancelled_at_random_leave_no_place() {
             waiters[nth].abort();
         }
         if rolls.below(50) == 0 {
-            tokio::time::sleep(ms(1)).await;
+            tokio::task::yield_now().await;
         }
     }
     held.unlock().await.expect("held");
     while waiters.iter().any(|waiter| !waiter.is_finished()) {
         let nth = rolls.below(waiters.len());
         waiters[nth].abort();
-        tokio::time::sleep(ms(1)).await;
+        tokio::task::yield_now().await;
     }
     two.finish().await;
 }
@@ -333,6 +335,52 @@ async fn a_call_that_tries_again_after_an_outage_keeps_its_place() {
     eventually("it asks in vain", ms(10_000), || start.elapsed() > ms(900)).await;
     assert_eq!(first.stats().waiting, 1);
     proxy.refuse(false);
+    let queue = two.lock(0).queue().await.expect("asked");
+    assert_eq!(queue.len(), 2, "{queue:?}");
+    assert_eq!(queue[0].owner, field, "{queue:?}");
+    held.unlock().await.expect("held");
+    let guard = waiting.await.expect("no panic").expect("its turn");
+    assert!(!second.is_finished());
+    guard.unlock().await.expect("held");
+    let next = second.await.expect("no panic").expect("its turn");
+    next.unlock().await.expect("held");
+    first.close(ms(100)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
+/// The server answers, and refuses one attempt: a place that the call had given up would be at the end.
+#[tokio::test]
+async fn a_call_that_tries_again_after_a_refusal_keeps_its_place() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let first = redisson_lock::LockClient::builder().retry_for(Duration::from_secs(30));
+    let first = first.connect(&proxy.url()).await.expect("reachable");
+    let held = two.held().await;
+    let owner = first.owner();
+    let field = owner.to_string();
+    let lock = first.fair_lock("fair").owned_by(&owner);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    two.queued(1).await;
+    eventually("it listens", ms(5_000), || {
+        first.stats().contended_total == 1
+    })
+    .await;
+    let second = two.waits(1, 2).await;
+    let refusal = Fate::Instead("-LOADING Redis is loading the dataset in memory");
+    proxy.rule(refusal, 1, acquires(LockKind::Fair, 1));
+    let channel = format!("redisson_lock__channel:{{fair}}:{field}");
+    let control = &mut two.control;
+    eventually("an attempt is refused", ms(5_000), || {
+        control.run(&["PUBLISH", &channel, "0"]);
+        proxy.hit.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    let attempts = proxy.script_calls().len();
+    eventually("it tries again", ms(5_000), || {
+        proxy.script_calls().len() > attempts
+    })
+    .await;
     let queue = two.lock(0).queue().await.expect("asked");
     assert_eq!(queue.len(), 2, "{queue:?}");
     assert_eq!(queue[0].owner, field, "{queue:?}");

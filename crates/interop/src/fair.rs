@@ -18,8 +18,8 @@ const ALL: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"]
 /// Without name mappers, or with one that does not change the name of the queue: Redisson before 3.52.
 const WITHOUT_PREFIX: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3"];
 
-/// A waiter that looks in the last milliseconds of a lease takes what is left for "no expiry", and sleeps until it is
-/// told; but nobody tells of the end of a lease. Redisson from 3.11.1 to 3.31.
+/// A waiter that looks in the last milliseconds of a lease takes what is left for "no expiry", and sleeps until a
+/// message comes; but the end of a lease publishes none. Redisson from 3.11.1 to 3.31.
 const SLEEPS_ON: &[&str] = &["3.12.5", "3.20.0", "3.24.3"];
 
 /// Each call fails at an owner without a score: Redisson before 3.31.
@@ -278,7 +278,7 @@ async fn partial_unlock(fixture: Fixture) {
     line.takes_turns(Instant::now()).await;
 }
 
-/// Nobody is told of the end of a lease.
+/// The end of a lease publishes no message.
 async fn lease_ends_under_a_queue(fixture: Fixture) {
     let (holder, _, name) = &fixture.workers();
     holder.lock(name, Some(ms(3_000))).await.expect("free");

@@ -160,8 +160,9 @@ async fn place_of_two_calls(fixture: Fixture) {
     .await;
 }
 
-/// The first one in the queue is told, and leaves all the same: it stood still until its time was over. Ours passes the
-/// turn on. Redisson tells nobody, and the next one finds out when the lease, or the first one's place, would have ended.
+/// The first one in the queue gets its message, and leaves all the same: it stood still until its time was over. Our
+/// client passes the turn on. Redisson publishes nothing, and the next one finds out when the lease, or the first one's
+/// place, would have ended.
 async fn told_head_leaves(fixture: Fixture) {
     const WAIT: u64 = 4_000;
     const LEFT: u64 = 8_000;
@@ -249,7 +250,7 @@ async fn storm(fixture: &Fixture, parties: &[Party; 2], sections: usize) -> (usi
                 }
                 longest = longest.max(asked.elapsed());
                 let others = inside.fetch_add(1, Ordering::AcqRel);
-                assert_eq!(others, 0, "somebody else is inside");
+                assert_eq!(others, 0, "another worker is inside");
                 tokio::time::sleep(ms(1)).await;
                 inside.fetch_sub(1, Ordering::AcqRel);
                 worker.unlock(&name).await.expect("held");

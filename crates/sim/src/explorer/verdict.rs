@@ -104,7 +104,7 @@ impl State {
         Some(format!("{:?} waits for itself", found.owner))
     }
 
-    /// A reader waits although there is no writer, and is told of nothing.
+    /// A reader waits although there is no writer, and nothing will wake it.
     fn sleeping_reader(&self) -> Option<String> {
         let is_read = self.server.faces.as_ref().is_some_and(Faces::is_read);
         let mut callers = self.callers.iter();

@@ -34,7 +34,7 @@ struct Turn {
     since: Instant,
     /// The owner that may take it. `None`: anybody.
     of: Option<String>,
-    /// Nothing told it so: a lease has run out, or places before it have ended. Somebody has to look.
+    /// No message said so: a lease has run out, or places before it have ended. A waiter finds it when it looks.
     untold: bool,
 }
 
@@ -78,7 +78,7 @@ impl Oracle {
         }
     }
 
-    /// The owner of this field was told by somebody outside that it may have the lock.
+    /// A client outside of the simulated ones has published that the owner with this channel may have the lock.
     pub fn tell(&self, channel: &str) {
         self.state.lock().places.tell(channel);
     }
