@@ -86,8 +86,10 @@ async fn paused_waiter(fixture: Fixture) {
         &fixture.name,
     );
     second.lock(name, Some(ms(30_000))).await.expect("free");
+    let monitor = Monitor::start(fixture.port());
     let waiter = Doomed::start(&fixture, 1).await;
     fixture.somebody_waits(name).await;
+    attempts_no_more(monitor, &fixture).await;
     waiter.signal("-STOP");
     second.unlock(name).await.expect("held");
     third
@@ -115,6 +117,21 @@ async fn paused_waiter(fixture: Fixture) {
     assert!(!second.is_held(name).await && !third.is_held(name).await);
     waiter.signal("-KILL");
     eventually("its lease ends", || fixture.control().hash(name).is_empty()).await;
+}
+
+/// Waits until the only waiter has made the attempt after its subscription. One that is stopped with this attempt under
+/// way gets the lock while it stands still.
+async fn attempts_no_more(monitor: Monitor, fixture: &Fixture) {
+    let (mut control, mut subscribed) = (fixture.control(), false);
+    let attempted = move || {
+        let seen = monitor.take(&mut control);
+        let mut seen = seen.iter().filter(|line| line.contains(&*fixture.name));
+        seen.any(|line| {
+            subscribed |= line.contains("SUBSCRIBE\"");
+            subscribed && line.contains("] \"EVAL")
+        })
+    };
+    eventually("it has attempted again", attempted).await;
 }
 
 /// An attempt by a thread that is interrupted, ours: one that is dropped at any point, leaves
