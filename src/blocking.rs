@@ -69,6 +69,7 @@ mod lock;
 mod multi;
 mod own_runtime;
 mod red;
+mod rw;
 
 use crate::error::Error;
 use crate::run::settled;
@@ -78,6 +79,7 @@ pub use guard::LockGuard;
 pub use lock::Lock;
 pub use multi::{MultiGuard, MultiLock};
 pub use red::{RedGuard, RedLock};
+pub use rw::RwLock;
 
 /// Runs the body with a guard, and releases it.
 fn section<G, T, E: From<Error>>(

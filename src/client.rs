@@ -11,7 +11,7 @@ use crate::client_handle::{ClientHandle, CloseReport};
 use crate::core::Total;
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
-use crate::lock::{FencedLock, Lock};
+use crate::lock::{FencedLock, Lock, RwLock};
 use crate::owner::Owner;
 use crate::redis::{ConnectionFence, Limit};
 use crate::script::send_error;
@@ -140,6 +140,25 @@ impl LockClient {
     /// ```
     pub fn fair_lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Fair, name)
+    }
+
+    /// A read-write lock by its name: Redisson's `getReadWriteLock`, two locks of which any number of owners hold the
+    /// [read](RwLock::read) part, or one holds the [write](RwLock::write) part.
+    ///
+    /// Beside the lock there is a key for each read hold, `{name}:clientId:threadId:rwlock_timeout:1`, which ends with
+    /// it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.rw_lock("report").read().lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
+        let name = name.into();
+        let write = self.lock_of(LockKind::Write, name.clone());
+        RwLock::new(self.lock_of(LockKind::Read, name), write)
     }
 
     /// A lock of this kind, without tokens in its type, for programs that read the kind from their configuration.

@@ -93,9 +93,9 @@ fn abandon(locks: &Locks) -> Vec<AbandonedHold> {
     for entry in locks.all() {
         let lock = entry.name.given().to_string();
         let fields = entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
-        let holds = fields.into_iter().map(|field| AbandonedHold {
+        let holds = fields.into_iter().map(|(field, face)| AbandonedHold {
             lock: lock.clone(),
-            owner: field.to_string(),
+            owner: entry.name.of_face(face).counted_in(&field).to_string(),
         });
         abandoned.extend(holds);
     }
@@ -190,6 +190,6 @@ pub struct CloseReport {
 pub struct AbandonedHold {
     /// The lock's name.
     pub lock: String,
-    /// The owner's field.
+    /// The owner's field, as [`Holder::owner`](crate::Holder::owner).
     pub owner: String,
 }

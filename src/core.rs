@@ -340,15 +340,21 @@ impl LockCore {
         });
     }
 
-    /// Ends every hold that is still open, because the client is closed. Answers with their fields.
-    pub fn lose_all(&mut self, now: Time, reason: LossReason, out: &mut Effects) -> Vec<Arc<str>> {
+    /// Ends every hold that is still open, because the client is closed. Answers with the fields and faces of their
+    /// owners.
+    pub fn lose_all(
+        &mut self,
+        now: Time,
+        reason: LossReason,
+        out: &mut Effects,
+    ) -> Vec<(Arc<str>, Face)> {
         self.step(now, out, |core, out| {
             let mut ended = Vec::new();
             let owners = core.owners.iter().map(|(owner, _)| owner);
             for owner in owners.collect::<Vec<_>>() {
                 core.change(now, owner, out, |state, cx| {
                     if state.tenure.is_held() {
-                        ended.push(Arc::clone(&state.field));
+                        ended.push((Arc::clone(&state.field), owner.face));
                         state.lose(reason, cx);
                     }
                     state.end_unlocks(|_| true, Unlocked::Failed, cx);

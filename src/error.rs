@@ -207,8 +207,8 @@ pub enum Error {
         lock: String,
     },
 
-    /// The owner reads, and would wait for itself to write. Nothing changed.
-    #[doc(hidden)]
+    /// The owner holds the read part of a [read-write lock](crate::RwLock), and would wait for itself to get the write
+    /// part. Nothing changed.
     #[error(
         "this owner reads lock `{lock}` and would wait for itself to write: release what it reads first, or write from the \
          beginning"

@@ -116,7 +116,8 @@ impl Hold {
 
     /// The instant up to which the hold is guaranteed without another renewal; always before the
     /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
-    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it.
+    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it. For a read hold it lies
+    /// at most one watchdog timeout ahead (see [`RwLock`](crate::RwLock)).
     ///
     /// # Examples
     ///

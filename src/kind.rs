@@ -39,16 +39,10 @@ pub enum LockKind {
     String,
     /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it.
     Fair,
-    /// The part of Redisson's `getReadWriteLock` that several owners have beside each other. Only the tests of this repository
-    /// reach it: `rw_lock` and its documentation are missing.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    #[cfg_attr(feature = "serde", serde(skip))]
+    /// The read part of Redisson's `getReadWriteLock`: any number of owners hold it beside each other, see
+    /// [`RwLock`](crate::RwLock).
     Read,
-    /// The part that one owner has alone. Both parts of a lock have one name.
-    #[cfg(feature = "test-util")]
-    #[doc(hidden)]
-    #[cfg_attr(feature = "serde", serde(skip))]
+    /// The write part, which one owner has alone. Both parts of a lock have one name.
     Write,
 }
 
@@ -64,12 +58,14 @@ struct Row {
 }
 
 impl LockKind {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Plain,
         Self::Spin,
         Self::Fenced,
         Self::String,
         Self::Fair,
+        Self::Read,
+        Self::Write,
     ];
 
     const fn row(self) -> Row {
@@ -106,13 +102,11 @@ impl LockKind {
                 has_queue: true,
                 ..PLAIN
             },
-            #[cfg(feature = "test-util")]
             Self::Read => Row {
                 name: "read",
                 face: Face::Read,
                 ..PLAIN
             },
-            #[cfg(feature = "test-util")]
             Self::Write => Row {
                 name: "write",
                 face: Face::Write,
@@ -163,11 +157,9 @@ impl LockKind {
     /// The kind of that part.
     pub(crate) const fn with_face(self, face: Face) -> Self {
         match face {
-            #[cfg(feature = "test-util")]
             Face::Read => Self::Read,
-            #[cfg(feature = "test-util")]
             Face::Write => Self::Write,
-            _ => self,
+            Face::Only => self,
         }
     }
 

@@ -116,7 +116,7 @@ pub use error::{Error, Operation, RefusedKind};
 pub use guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
 pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use kind::{Fenced, LockKind, Unfenced};
-pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, QueuedOwner};
+pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, QueuedOwner, RwHolders, RwLock};
 pub use multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use owner::Owner;
 pub use red::{RedGuard, RedHold, RedLock, RedLost};

@@ -8,6 +8,7 @@ mod leave;
 mod member;
 pub(crate) mod release;
 mod replicas;
+mod rw;
 mod stray;
 mod subscribe;
 mod waiter;
@@ -33,6 +34,7 @@ pub use guard::{FencedGuard, LockGuard};
 pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
+pub use rw::{RwHolders, RwLock};
 pub(crate) use waiter::Wait;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.

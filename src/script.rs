@@ -12,7 +12,6 @@ mod guarded;
 mod inspect;
 mod place;
 mod queue;
-#[cfg(feature = "test-util")]
 mod read_write;
 mod refused;
 
@@ -32,13 +31,13 @@ pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
 pub(crate) use guarded::{Guarded, guarded};
-pub(crate) use inspect::{Inspected, inspect, inspect_with_token};
+pub(crate) use inspect::{Inspected, Seen, inspect, inspect_with_token};
 #[cfg(test)]
 pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
 use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE, keys, keys_to_free, with_first_read};
 pub(crate) use queue::{Queued, inspect_queue, leave};
-#[cfg(all(test, feature = "test-util"))]
+#[cfg(test)]
 pub(crate) use read_write::OF_FACES;
 #[cfg(test)]
 pub(crate) use refused::commands;
@@ -167,9 +166,7 @@ impl Scripts {
             LockKind::Fenced => &FENCED,
             LockKind::String => &STRING,
             LockKind::Fair => &FAIR,
-            #[cfg(feature = "test-util")]
             LockKind::Read => &read_write::READ,
-            #[cfg(feature = "test-util")]
             LockKind::Write => &read_write::WRITE,
         }
     }

@@ -234,6 +234,14 @@ pub(crate) fn owner_in_lock(field: &str) -> (&str, Face) {
     writer.map_or((field, Face::Read), |writer| (writer, Face::Write))
 }
 
+/// The part which a field in the hash of a lock with two parts is of.
+pub(crate) fn face_in_lock(field: &[u8]) -> Face {
+    match field.ends_with(WRITES.as_bytes()) {
+        true => Face::Write,
+        false => Face::Read,
+    }
+}
+
 /// How the field of an owner that writes ends.
 const WRITES: &str = ":write";
 

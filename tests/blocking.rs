@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::LockClientBuilder;
 use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock, RedLock};
 use redisson_lock::{Error, HoldState, LockKind, LossReason, TryLock};
-use test_support::kinds::NESTED;
+use test_support::kinds::{NESTED, against};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -288,25 +288,21 @@ fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
     let mut control = server.control();
     let client = client(&server);
     let lock_of = |kind: LockKind| client.lock_of(kind, kind.to_string());
-    let [plain, spin, fenced, fair] = NESTED.map(lock_of);
-    assert_eq!(fair.kind(), LockKind::Fair);
-    let once = [
-        plain.non_reentrant(),
-        spin.non_reentrant(),
-        fenced.non_reentrant(),
-        fair.non_reentrant(),
-        client.string_lock("string"),
-    ];
+    let once = NESTED.map(|kind| lock_of(kind).non_reentrant());
+    let once = once.into_iter().chain([client.string_lock("string")]);
     let nests = [
-        plain,
+        client.lock("plain"),
         client.spin_lock("spin"),
-        fenced,
+        lock_of(LockKind::Fenced),
         client.fair_lock("fair"),
+        client.rw_lock("read").read(),
+        client.rw_lock("write").write(),
     ];
+    assert_eq!(nests.each_ref().map(Lock::kind), NESTED);
     for (lock, nests) in nests
         .into_iter()
         .map(|lock| (lock, true))
-        .chain(once.into_iter().map(|lock| (lock, false)))
+        .chain(once.map(|lock| (lock, false)))
     {
         let (name, kind) = (lock.name().to_owned(), lock.kind());
         let guard = lock.lock().expect("free");
@@ -318,10 +314,11 @@ fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
             }
             again => panic!("{kind}: {again:?}"),
         }
-        let elsewhere = lock.clone();
+        let theirs = client.lock_of(against(kind), &*name);
+        let elsewhere = theirs.clone();
         let busy = bounded(move || elsewhere.try_lock().expect("answered").is_none());
         assert!(busy, "{kind}");
-        let waiter = std::thread::spawn(move || lock.lock()?.unlock());
+        let waiter = std::thread::spawn(move || theirs.lock()?.unlock());
         until("it waits", || client.stats().waiting == 1);
         let queued = usize::from(kind == LockKind::Fair);
         let queue = || client.lock_of(kind, &name).queue().expect("asked").len();
@@ -330,6 +327,37 @@ fn each_kind_excludes_other_threads_and_nests_in_its_own_or_refuses_to() {
         bounded(move || waiter.join().expect("no panic").expect("its turn"));
         assert_eq!(control.number(&["EXISTS", &name]), 0, "{kind}");
     }
+}
+
+#[test]
+fn threads_read_beside_each_other_and_one_writes() {
+    let server = Server::start();
+    let client = client(&server);
+    let report = client.rw_lock("report");
+    assert_eq!(report.name(), "report");
+    assert_eq!(report.inspect().expect("asked"), None);
+    let reads = report.read().lock().expect("free");
+    let elsewhere = report.clone();
+    let (beside, writes) = bounded(move || {
+        let beside = elsewhere.read().lock().expect("beside it");
+        let holders = elsewhere.inspect().expect("asked").expect("held");
+        beside.unlock().expect("held");
+        let writes = elsewhere.write().try_lock().expect("asked");
+        (holders, writes.is_some())
+    });
+    assert_eq!((beside.readers.len(), beside.writer), (2, None));
+    assert!(!writes);
+    let refused = report.write().lock();
+    assert!(
+        matches!(refused, Err(Error::WouldDeadlock { .. })),
+        "{refused:?}"
+    );
+    reads.unlock().expect("held");
+    let writes = report.write().lock().expect("free");
+    let holders = report.inspect().expect("asked").expect("held");
+    let writer = holders.writer.expect("it writes").owner;
+    assert_eq!(writer, format!("{}:write", writes.owner()));
+    writes.unlock().expect("held");
 }
 
 #[test]

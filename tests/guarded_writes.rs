@@ -10,7 +10,7 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation,
     RefusedKind, Script, Value,
 };
-use test_support::kinds::{KINDS, holder, rob};
+use test_support::kinds::{KINDS, delete, holder, rob};
 use test_support::{
     Cluster, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio, within,
 };
@@ -116,7 +116,7 @@ async fn nothing_runs_when_the_lock_is_not_held_and_the_loss_is_told() {
                 is_lost(guard, write, reason, &what).await;
                 assert_eq!(control.run(&["EXISTS", "n"]), "0", "{what}: nothing ran");
                 assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{what}");
-                control.run(&["DEL", &key]);
+                delete(&mut control, &key);
             }
         }
     }

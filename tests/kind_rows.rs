@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason};
-use test_support::kinds::{KINDS, NESTED, count, holder};
+use test_support::kinds::{KINDS, NESTED, against, count, delete, holder};
 use test_support::{Control, Steps, TestServer, eventually, may_take, ms, tokio, within};
 
 async fn is_busy(lock: &Lock) -> bool {
@@ -36,7 +36,7 @@ async fn dropped_after_any_number_of_polls_a_call_of_each_kind_leaves_nothing() 
     for kind in KINDS {
         // One owner for all rounds: what a round leaves behind is in the way of the next.
         let lock = client.lock_of(kind, "a").owned_by(&client.owner());
-        let theirs = other.lock_of(kind, "a");
+        let theirs = other.lock_of(against(kind), "a");
         for is_held in [false, true] {
             let mut polls = 0;
             loop {
@@ -110,7 +110,8 @@ async fn owners_of_one_client_exclude_each_other_and_each_is_the_same_in_every_t
         let first = lock.owned_by(&one).lock().await.expect("free");
         assert_eq!(first.owner(), &one, "{kind}");
         // Another owner, and the one of this task.
-        for other in [lock.owned_by(&two), lock.clone()] {
+        let excluded = client.lock_of(against(kind), "a");
+        for other in [excluded.owned_by(&two), excluded.clone()] {
             assert!(is_busy(&other).await, "{kind}");
             assert!(!other.is_held().await.expect("asked"), "{kind}");
         }
@@ -130,7 +131,7 @@ async fn owners_of_one_client_exclude_each_other_and_each_is_the_same_in_every_t
         }
         // Inside of the hold of the first, the second waits, and has it next, whichever task releases it.
         let waiting = tokio::spawn({
-            let lock = lock.owned_by(&two);
+            let lock = excluded.owned_by(&two);
             async move { lock.lock().await }
         });
         eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
@@ -167,12 +168,13 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
         let kept = lock("kept").lock().await.expect("free");
         let released = lock("released").lock().await.expect("free");
         lock("detached").lock().await.expect("free").detach();
-        let theirs = other.lock_of(kind, key("theirs")).lock().await;
+        let excluding = against(kind);
+        let theirs = other.lock_of(excluding, key("theirs")).lock().await;
         let theirs = theirs.expect("free");
         // One waits for another client, and one for a caller of its own: in a fair queue both at the server.
         let attempts = if kind == LockKind::Fair { 2 } else { 1 };
-        let waiting = ["theirs", "kept"].map(|what| {
-            let lock = lock(what);
+        let waiting = [("theirs", kind), ("kept", excluding)].map(|(what, kind)| {
+            let lock = client.lock_of(kind, key(what)).owned_by(&client.owner());
             tokio::spawn(async move { lock.lock().await.map(drop) })
         });
         eventually("both wait", ms(5_000), || {
@@ -212,7 +214,7 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
         // It is not freed under its section.
         assert_eq!(holder(&mut control, &key("kept")), Some(field));
         assert!(control.pttl(&key("kept")) > 0, "{kind}");
-        control.run(&["DEL", &key("kept")]);
+        delete(&mut control, &key("kept"));
         assert_eq!(theirs.state(), HoldState::Held, "{kind}");
         theirs.unlock().await.expect("held");
     }

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason, Script};
-use test_support::kinds::{KINDS, NESTED, count, endless, holder, is_token, rob, token_key};
+use test_support::kinds::{
+    KINDS, NESTED, against, count, endless, holder, is_token, rob, token_key,
+};
 use test_support::{Cluster, Sentinels, Server, eventually, ms, slot, tokio, within};
 
 /// No renewal is due for twenty seconds.
@@ -44,7 +46,7 @@ async fn in_a_cluster_each_kind_excludes_nests_and_frees_at_every_primary() {
             let control = &mut cluster.control(nth);
             let (lock, theirs) = (
                 client.lock_of(kind, key.clone()),
-                other.lock_of(kind, key.clone()),
+                other.lock_of(against(kind), key.clone()),
             );
             let guard = lock.lock().await.expect("free");
             assert!(is_busy(&theirs).await, "{kind}");
@@ -55,7 +57,7 @@ async fn in_a_cluster_each_kind_excludes_nests_and_frees_at_every_primary() {
             }
             assert_eq!(count(control, &key), 1, "{kind}");
             assert_eq!(endless(control), [""; 0], "{kind}");
-            let found = theirs.inspect().await.expect("asked").expect("held");
+            let found = lock.inspect().await.expect("asked").expect("held");
             assert_eq!(Some(found.owner), holder(control, &key), "{kind}");
             let waiting = tokio::spawn(async move { theirs.lock().await });
             eventually("it waits", ms(5_000), || other.stats().waiting == 1).await;
@@ -81,7 +83,7 @@ async fn each_kind_follows_a_slot_that_has_moved() {
         let key = cluster.key_at(0, &format!("lock-of-{kind}"));
         let (lock, theirs) = (
             client.lock_of(kind, key.clone()),
-            other.lock_of(kind, key.clone()),
+            other.lock_of(against(kind), key.clone()),
         );
         let guard = lock.lock().await.expect("free");
         let number = token(&cluster, 0, &key);
@@ -129,7 +131,7 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
             .expect("free");
         cluster.begin_to_move(slot(&stays), 0, 1);
         let new = client.lock_of(kind, comes.clone());
-        if [LockKind::Fenced, LockKind::Fair].contains(&kind) {
+        if [LockKind::Fenced, LockKind::Fair, LockKind::Read].contains(&kind) {
             // Its keys would be made at the target, which refuses a call with several that are not there.
             let refused = new.try_lock().await.expect_err("refused");
             assert!(refused.is_retryable(), "{refused:?}");
@@ -152,7 +154,7 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
         );
         for key in [&stays, &comes] {
             assert!(
-                is_busy(&other.lock_of(kind, key.clone())).await,
+                is_busy(&other.lock_of(against(kind), key.clone())).await,
                 "{kind}: {key}"
             );
         }
@@ -168,7 +170,8 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
         }
         new.unlock().await.expect("held");
         cluster.move_keys(slot(&stays), 0, 1);
-        assert!(is_busy(&other.lock_of(kind, stays.clone())).await, "{kind}");
+        let theirs = other.lock_of(against(kind), stays.clone());
+        assert!(is_busy(&theirs).await, "{kind}");
         cluster.end_move(slot(&stays), 0, 1);
         assert_eq!(held.state(), HoldState::Held, "{kind}");
         held.unlock().await.expect("held");
@@ -275,7 +278,8 @@ async fn a_failover_of_a_cluster_loses_no_hold_of_any_kind() {
     let written = format!("{{{tag}}}:n");
     let script = Script::new("return redis.call('incr', KEYS[1])").expect("it is whole");
     for (nth, (kind, guard)) in (1..).zip(KINDS.into_iter().zip(guards)) {
-        assert!(is_busy(&lock(&other, kind)).await, "{kind}");
+        let theirs = other.lock_of(against(kind), lock(&other, kind).name());
+        assert!(is_busy(&theirs).await, "{kind}");
         assert_eq!(guard.state(), HoldState::Held, "{kind}");
         let write = guard.eval(&script, &[&written], &[""; 0]).await;
         assert_eq!(write.expect("held").as_int(), Some(nth), "{kind}");
@@ -304,7 +308,7 @@ async fn behind_sentinel_each_kind_keeps_what_was_replicated_and_is_told_of_what
         kept.push((kind, lock.lock().await.expect("free")));
     }
     for nth in [1, 2] {
-        let replicated = || sentinels.control(nth).run(&["EXISTS", "kept-string"]) == "1";
+        let replicated = || sentinels.control(nth).run(&["EXISTS", "kept-write"]) == "1";
         eventually("it is replicated", ms(5_000), replicated).await;
         // From here on the replica hears nothing.
         sentinels.server(nth).pause();
@@ -332,7 +336,7 @@ async fn behind_sentinel_each_kind_keeps_what_was_replicated_and_is_told_of_what
     let noticed = || other.stats().failovers_total >= 1;
     eventually("the other notices", ms(15_000), noticed).await;
     for (kind, guard) in kept {
-        let theirs = other.lock_of(kind, format!("kept-{kind}"));
+        let theirs = other.lock_of(against(kind), format!("kept-{kind}"));
         assert!(is_busy(&theirs).await, "{kind}");
         assert_eq!(guard.state(), HoldState::Held, "{kind}");
         guard.unlock().await.expect("held");
@@ -390,7 +394,10 @@ async fn with_sync_replicas_each_kind_is_taken_confirmed_and_handed_over_or_not_
         };
         let guard = lock.lock().await.expect("both have it");
         assert!(all_have(control), "{kind}");
-        let next = lock.owned_by(&client.owner()).lease(ms(30_000));
+        let next = client
+            .lock_of(against(kind), key.clone())
+            .sync_replicas(2, ms(2_500));
+        let next = next.owned_by(&client.owner()).lease(ms(30_000));
         let waiting = tokio::spawn(async move { next.lock().await });
         eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
         guard.unlock().await.expect("held");

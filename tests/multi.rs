@@ -69,13 +69,18 @@ async fn locks_of_any_kinds_and_clients_are_taken_together_and_released_together
         two.string_lock("string"),
         two.spin_lock("spin"),
         two.fair_lock("fair"),
+        two.rw_lock("read").read(),
+        two.rw_lock("write").write(),
     ])
-    .expect("five locks");
+    .expect("seven locks");
     let before = Instant::now();
     let guard = multi.lock().await.expect("free");
     assert_eq!(guard.state(), HoldState::Held);
     let names: Vec<_> = guard.members().iter().map(|hold| hold.name()).collect();
-    assert_eq!(names, ["plain", "fenced", "string", "spin", "fair"]);
+    assert_eq!(
+        names,
+        ["plain", "fenced", "string", "spin", "fair", "read", "write"]
+    );
     assert!(guard.valid_until() > before + ms(28_000));
     for (client, kind, name) in [
         (&servers.others[0], LockKind::Plain, "plain"),
@@ -83,6 +88,8 @@ async fn locks_of_any_kinds_and_clients_are_taken_together_and_released_together
         (&servers.others[1], LockKind::String, "string"),
         (&servers.others[1], LockKind::Spin, "spin"),
         (&servers.others[1], LockKind::Fair, "fair"),
+        (&servers.others[1], LockKind::Write, "read"),
+        (&servers.others[1], LockKind::Read, "write"),
     ] {
         let lock = client.lock_of(kind, name);
         assert!(lock.try_lock().await.expect("asked").is_none(), "{kind}");

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Error, HoldState, Holder, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason,
-    Owner, Script,
+    Error, HoldState, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason, Owner,
+    Script,
 };
 use test_support::{
     Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, eventually, kinds, ms, stalls,
@@ -47,11 +47,11 @@ impl Two {
     }
 
     fn read(&self, client: usize) -> Lock {
-        self.clients[client].lock_of(LockKind::Read, NAME)
+        self.clients[client].rw_lock(NAME).read()
     }
 
     fn write(&self, client: usize) -> Lock {
-        self.clients[client].lock_of(LockKind::Write, NAME)
+        self.clients[client].rw_lock(NAME).write()
     }
 
     /// Both parts for a new owner.
@@ -270,9 +270,14 @@ async fn both_parts_nest_and_are_counted_apart() {
         assert_eq!(lock.hold_count().await.expect("asked"), 2);
         assert!(lock.is_held().await.expect("asked"));
     }
-    let seen = two.read(1).inspect().await.expect("asked").expect("held");
-    let Holder { owner: field, .. } = seen;
-    assert_eq!(field, format!("{owner}:write"));
+    for (part, field) in [
+        (two.read(1), format!("{owner}")),
+        (two.write(1), format!("{owner}:write")),
+    ] {
+        let seen = part.inspect().await.expect("asked").expect("held");
+        assert_eq!((seen.owner, seen.hold_count), (field, 2));
+        assert!(part.is_locked().await.expect("asked"));
+    }
     inmost.unlock().await.expect("held");
     second.unlock().await.expect("held");
     assert_eq!(
@@ -723,66 +728,46 @@ async fn a_release_whose_reply_is_lost_is_sent_again() {
     two.finish().await;
 }
 
-/// The rights of a user of read-write locks, and how `check` names each that is missing.
-const RIGHTS: &str = "+evalsha +eval +hget +hset +hdel +hgetall +hlen +hkeys +hexists +hincrby +set +exists +pttl \
-                      +pexpire +del +publish +time +subscribe +unsubscribe +ping +client|id +client|info \
-                      +client|kill +hello +auth +select +info ~report ~{report}:* &redisson_rwlock:{report}";
-
-/// Rights without which no client connects.
-const ALWAYS: &str = "+hello +auth";
-
-fn grant(control: &mut Control, missing: &str) {
-    let mut words = "ACL SETUSER locker reset on >SECRET resetkeys resetchannels -@all"
-        .split(' ')
-        .collect::<Vec<_>>();
-    words.extend(RIGHTS.split_whitespace().filter(|right| *right != missing));
-    control.run(&words);
-}
-
+/// Which owners hold which part, and that an owner that only reads may outlast others.
 #[tokio::test]
-async fn a_check_names_each_right_and_all_of_them_are_enough() {
-    let mut two = Two::new().await;
-    let control = &mut two.control;
-    let mut wrong = Vec::new();
-    for missing in ["none"].into_iter().chain(RIGHTS.split_whitespace()) {
-        for kind in [LockKind::Read, LockKind::Write] {
-            grant(control, "");
-            let url = format!("redis://locker:SECRET@127.0.0.1:{}/0", two.server.port);
-            let client = LockClient::connect(&url).await.expect("permitted");
-            let lock = client.lock_of(kind, NAME);
-            if missing == "none" {
-                let (read, write) = (lock.clone(), client.lock_of(LockKind::Write, NAME));
-                let guard = read.lock().await.expect("free");
-                let nested = read.lock().await.expect("nested");
-                assert_eq!(read.hold_count().await.expect("asked"), 2);
-                nested.unlock().await.expect("held");
-                assert!(read.force_unlock().await.expect("asked"));
-                drop(guard);
-                write
-                    .lock()
-                    .await
-                    .expect("free")
-                    .unlock()
-                    .await
-                    .expect("held");
-            }
-            grant(control, missing);
-            let said = lock.check().await.expect("answered");
-            let expected = match missing {
-                "none" => vec![],
-                right if ALWAYS.split(' ').any(|always| always == right) => vec![],
-                right => vec![right.to_owned()],
-            };
-            if said != expected {
-                wrong.push(format!("{kind} without {missing}: {said:?}"));
-            }
-            assert_eq!(control.run(&["KEYS", "*report*"]), "");
-            grant(control, "");
-            client.close(ms(100)).await;
+async fn all_holders_are_seen_with_their_own_leases() {
+    let two = Two::new().await;
+    let report = two.clients[1].rw_lock(NAME);
+    assert_eq!(report.name(), NAME);
+    assert_eq!(report.inspect().await.expect("asked"), None);
+    let (read, write, owner) = two.owner(0);
+    let writes = write.lease(LONG).lock().await.expect("free");
+    let reads = read.lease(LONG * 10).lock().await.expect("inside");
+    let seen = report.inspect().await.expect("asked").expect("held");
+    let writer = seen.writer.expect("it writes");
+    assert_eq!(
+        (writer.owner, writer.hold_count),
+        (format!("{owner}:write"), 1)
+    );
+    assert_eq!(seen.readers.len(), 1);
+    assert_eq!(seen.readers[0].owner, owner.to_string());
+    writes.unlock().await.expect("held");
+    let short = two.read(1).lease(LONG).lock().await.expect("free");
+    let again = two.read(1).lease(LONG).lock().await.expect("nested");
+    let seen = report.inspect().await.expect("asked").expect("held");
+    assert_eq!(seen.writer, None);
+    assert_eq!(seen.readers.len(), 2);
+    for reader in seen.readers {
+        let left = reader.lease_left.expect("it ends");
+        match reader.owner == owner.to_string() {
+            true => assert!(left > LONG * 9 && reader.hold_count == 1, "{left:?}"),
+            false => assert!(left <= LONG && reader.hold_count == 2, "{left:?}"),
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-    two.control.run(&["ACL", "DELUSER", "locker"]);
+    // The part as a whole lasts as long as the longest.
+    let left = report.read().lease_left().await.expect("asked");
+    assert!(left > Some(LONG * 9), "{left:?}");
+    assert!(!report.write().is_locked().await.expect("asked"));
+    assert_eq!(report.write().inspect().await.expect("asked"), None);
+    assert_eq!(report.write().lease_left().await.expect("asked"), None);
+    for guard in [again, short, reads] {
+        guard.unlock().await.expect("held");
+    }
     two.finish().await;
 }
 

@@ -32,17 +32,23 @@ fn besides(nth: usize) -> Vec<&'static str> {
 const OF_TOKENS: usize = 1;
 const OF_IDS: usize = 2;
 const OF_QUEUES: usize = 3;
+const OF_READS: usize = 4;
 
 /// The words that make the user of locks of this kind.
 fn recipe(kind: LockKind) -> Vec<&'static str> {
     match kind {
         LockKind::Plain => block(0),
-        LockKind::Spin => block(4),
+        LockKind::Spin => block(5),
         LockKind::Fenced => [block(0), besides(OF_TOKENS)].concat(),
-        LockKind::String => block(5),
+        LockKind::String => block(6),
         LockKind::Fair => {
             let mut words = [block(0), besides(OF_QUEUES)].concat();
             words.retain(|word| *word != "+hdel");
+            words
+        }
+        LockKind::Read | LockKind::Write => {
+            let mut words = [block(0), besides(OF_READS)].concat();
+            words.retain(|word| *word != "&redisson_lock__channel:{lock:*");
             words
         }
         _ => unreachable!("a kind without a recipe: {kind}"),
@@ -420,6 +426,120 @@ const OF_FAIR: [(&str, &[&str]); 36] = [
     ("~redisson_lock_timeout:{lock:*", &OF_QUEUE),
 ];
 
+const OF_READ: [(&str, &[&str]); 30] = [
+    ("+evalsha", &CALLS),
+    ("+eval", &["new server"]),
+    ("+hget", &CALLS),
+    ("+hincrby", &[]),
+    ("+hdel", &["lock", "lock again", "unlock one", "new server"]),
+    ("+hlen", &[]),
+    ("+hkeys", &["wait"]),
+    ("+hexists", &["wait"]),
+    ("+exists", &[]),
+    ("+pttl", &CALLS),
+    (
+        "+pexpire",
+        &["lock", "lock again", "extend", "unlock one", "new server"],
+    ),
+    ("+del", &["unlock one", "unlock", "force_unlock"]),
+    ("+publish", &["unlock", "force_unlock"]),
+    ("+time", &["inspect", "force_unlock"]),
+    ("+subscribe", &["wait"]),
+    ("+unsubscribe", &[]),
+    ("+ping", &["wait"]),
+    ("+client|id", &[]),
+    ("+client|info", &["connect"]),
+    ("+client|kill", &["connect"]),
+    ("+hello", &[]),
+    ("+auth", &[]),
+    ("+select", &["connect"]),
+    ("+info", &[]),
+    ("~lock:*", &CALLS),
+    ("+hset", &["lock", "lock again", "unlock one", "new server"]),
+    ("+hgetall", &["inspect", "unlock", "force_unlock"]),
+    ("+set", &["lock", "lock again", "unlock one", "new server"]),
+    (
+        "~{lock:*",
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "extend",
+            "unlock one",
+            "unlock",
+            "new server",
+        ],
+    ),
+    (
+        "&redisson_rwlock:{lock:*",
+        &["wait", "unlock", "force_unlock"],
+    ),
+];
+
+const OF_WRITE: [(&str, &[&str]); 30] = [
+    ("+evalsha", &CALLS),
+    ("+eval", &["new server"]),
+    (
+        "+hget",
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "unlock one",
+            "unlock",
+            "force_unlock",
+            "new server",
+        ],
+    ),
+    ("+hincrby", &[]),
+    ("+hdel", &[]),
+    ("+hlen", &["unlock"]),
+    ("+hkeys", &["wait"]),
+    ("+hexists", &["wait", "extend"]),
+    ("+exists", &[]),
+    (
+        "+pttl",
+        &[
+            "lock",
+            "lock again",
+            "wait",
+            "inspect",
+            "extend",
+            "unlock one",
+            "force_unlock",
+            "new server",
+        ],
+    ),
+    (
+        "+pexpire",
+        &["lock", "lock again", "extend", "unlock one", "new server"],
+    ),
+    ("+del", &["unlock", "force_unlock"]),
+    ("+publish", &["unlock", "force_unlock"]),
+    ("+time", &["inspect", "force_unlock"]),
+    ("+subscribe", &["wait"]),
+    ("+unsubscribe", &[]),
+    ("+ping", &["wait"]),
+    ("+client|id", &[]),
+    ("+client|info", &["connect"]),
+    ("+client|kill", &["connect"]),
+    ("+hello", &[]),
+    ("+auth", &[]),
+    ("+select", &["connect"]),
+    ("+info", &[]),
+    ("~lock:*", &CALLS),
+    ("+hset", &["lock", "lock again", "unlock one", "new server"]),
+    ("+hgetall", &["inspect", "force_unlock"]),
+    ("+set", &[]),
+    ("~{lock:*", &[]),
+    (
+        "&redisson_rwlock:{lock:*",
+        &["wait", "unlock", "force_unlock"],
+    ),
+];
+
 fn needed_by(kind: LockKind) -> Vec<(&'static str, &'static [&'static str])> {
     match kind {
         LockKind::Plain => OF_PLAIN.to_vec(),
@@ -438,6 +558,8 @@ fn needed_by(kind: LockKind) -> Vec<(&'static str, &'static [&'static str])> {
         LockKind::Fenced => [&OF_PLAIN[..], &OF_FENCED].concat(),
         LockKind::String => OF_STRING.to_vec(),
         LockKind::Fair => OF_FAIR.to_vec(),
+        LockKind::Read => OF_READ.to_vec(),
+        LockKind::Write => OF_WRITE.to_vec(),
         _ => unreachable!("a kind without its rights: {kind}"),
     }
 }
@@ -456,6 +578,13 @@ fn named(kind: LockKind, right: &str, call: &str) -> String {
                 && OF_TWO_KEYS.contains(&call) =>
         {
             format!("~{name} ~redisson_lock_token:{{{name}}}")
+        }
+        // The script of this renewal has the key of the lock alone.
+        right if right.starts_with('~') && kind == LockKind::Write && call == "extend" => {
+            format!("~{name}")
+        }
+        right if right.starts_with('~') && [LockKind::Read, LockKind::Write].contains(&kind) => {
+            format!("~{name} ~{{{name}}}:*")
         }
         // It looks at the holder first.
         "~lock:*" if call == "force_unlock" => format!("~{name}"),
@@ -501,9 +630,11 @@ async fn each_right_is_named_by_every_call_that_needs_it(kind: LockKind) {
     let tried: Vec<_> = rows.iter().map(|(right, _)| *right).collect();
     let recipe = rights(&recipe(kind));
     assert_eq!(recipe, tried, "every right of the recipe was tried");
-    // Tokens stay, and these have blanks in their names.
-    let forget = "for _, key in ipairs(redis.call('keys', 'redisson_lock_token:*')) do redis.call('del', key) end";
-    server.control().run(&["EVAL", forget, "0"]);
+    // Tokens stay, and keys of read holds whose release was refused; these have blanks in their names.
+    let forget = "for _, key in ipairs(redis.call('keys', ARGV[1])) do redis.call('del', key) end";
+    for keys in ["redisson_lock_token:*", "*:rwlock_timeout:*"] {
+        server.control().run(&["EVAL", forget, "0", keys]);
+    }
     server.finish([]).await;
 }
 
@@ -525,6 +656,16 @@ async fn each_right_of_the_recipe_of_fenced_locks_is_named() {
 #[tokio::test]
 async fn each_right_of_the_recipe_of_fair_locks_is_named() {
     each_right_is_named_by_every_call_that_needs_it(LockKind::Fair).await;
+}
+
+#[tokio::test]
+async fn each_right_of_the_recipe_of_read_locks_is_named() {
+    each_right_is_named_by_every_call_that_needs_it(LockKind::Read).await;
+}
+
+#[tokio::test]
+async fn each_right_of_the_recipe_of_write_locks_is_named() {
+    each_right_is_named_by_every_call_that_needs_it(LockKind::Write).await;
 }
 
 #[tokio::test]
@@ -580,6 +721,8 @@ fn checked(kind: LockKind, right: &str, name: &str) -> String {
         "~redisson_lock_token:{lock:*" => format!("~redisson_lock_token:{{{name}}}"),
         "~redisson_lock_queue:{lock:*" => format!("~redisson_lock_queue:{{{name}}}"),
         "~redisson_lock_timeout:{lock:*" => format!("~redisson_lock_timeout:{{{name}}}"),
+        "~{lock:*" => format!("~{{{name}}}:*"),
+        "&redisson_rwlock:{lock:*" => format!("&redisson_rwlock:{{{name}}}"),
         right if right.starts_with('~') => format!("~{name}"),
         // Owners of a fair lock have channels of their own.
         right if right.starts_with('&') && kind == LockKind::Fair => {

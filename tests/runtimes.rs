@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LossReason};
-use test_support::kinds::KINDS;
+use test_support::kinds::{KINDS, against};
 use test_support::{Server, TestServer, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
@@ -208,7 +208,7 @@ fn a_call_that_is_polled_after_close_and_after_the_end_of_the_runtime_fails_with
         let (server, client) = client_on(&home);
         let held = home.block_on(server.client());
         let held = home.block_on(held.lock_of(kind, "a").lock()).expect("free");
-        let lock = client.lock_of(kind, "a").owned_by(&client.owner());
+        let lock = client.lock_of(against(kind), "a").owned_by(&client.owner());
         let mut waiting = Box::pin(async move { lock.lock().await.map(drop) });
         away.block_on(async {
             let contends = async {

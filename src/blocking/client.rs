@@ -8,6 +8,7 @@ use fred::interfaces::ClientLike;
 
 use super::lock::Lock;
 use super::own_runtime::Running;
+use super::rw::RwLock;
 use crate::builder::LockClientBuilder;
 use crate::client::ClientStats;
 use crate::client_handle::CloseReport;
@@ -111,6 +112,12 @@ impl LockClient {
     /// A fair lock; see the async [`fair_lock`](crate::LockClient::fair_lock).
     pub fn fair_lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Fair, name)
+    }
+
+    /// A read-write lock; see the async [`rw_lock`](crate::LockClient::rw_lock).
+    pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
+        let lock = self.running.client.rw_lock(name);
+        RwLock::new(lock, Arc::clone(&self.running))
     }
 
     /// A lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).

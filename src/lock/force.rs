@@ -18,7 +18,8 @@ use crate::script::{self, Answer, CallError, Forced, Inspected};
 use crate::wire::{self, LockName};
 
 impl<K> Lock<K> {
-    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked.
+    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked. Of a read-write lock
+    /// it frees both parts.
     ///
     /// The loss is reported to the holder by its next renewal, within a third of its watchdog
     /// timeout. The holder is read first and passed to the script, which is never sent twice: a
@@ -79,23 +80,19 @@ impl<K> Lock<K> {
     ) -> Result<Option<bool>, Error> {
         let shared = self.client.shared();
         let timeout = shared.command_timeout();
-        let Inspected::Held {
-            field,
-            clock,
-            holders,
-            ..
-        } = seen.value
-        else {
+        let Inspected::Held { holders, clock, .. } = seen.value else {
             return Ok(Some(false));
         };
         // The server read its clock before this instant, so its limit comes first.
         let over = Instant::now() + timeout;
         let limit = clock.map(|clock| clock + on_another_clock(timeout));
-        let others = holders.iter().map(|(other, _)| other);
-        let others = others.filter(|other| **other != field);
-        let meant = self.meant(name, [&field].into_iter().chain(others.clone()))?;
+        let mut fields = holders.iter().map(|holder| &holder.field);
+        let meant = self.meant(name, fields.clone())?;
+        let Some(first) = fields.next() else {
+            return Ok(Some(false));
+        };
         let announce = shared.redis.announce();
-        let call = script::force_unlock(name, &field, others.map(Arc::clone), limit, announce);
+        let call = script::force_unlock(name, first, fields.map(Arc::clone), limit, announce);
         let (route, doing) = (self.route(name), Operation::Forcing);
         match script::call_there(route, seen.way, doing, timeout, &call).await {
             Ok(Answer { value, way, .. }) => match value {

@@ -9,11 +9,11 @@ use crate::core::{HeldBy, Token};
 use crate::error::{Error, Operation};
 use crate::owner::Owner;
 use crate::redis::{Call, Route};
-use crate::script::{self, Answer, Inspected};
-use crate::wire::LockName;
+use crate::script::{self, Answer, Inspected, Seen};
+use crate::wire::{self, LockName};
 
 impl<K> Lock<K> {
-    /// Whether the lock is held, by any owner. Asks Redis.
+    /// Whether the lock is held, by any owner; of a read-write lock this part of it. Asks Redis.
     ///
     /// # Errors
     ///
@@ -31,7 +31,7 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn is_locked(&self) -> Result<bool, Error> {
-        Ok(self.holder(false).await?.is_some())
+        Ok(!self.seen(false).await?.0.is_empty())
     }
 
     /// Whether the current owner holds the lock. Asks Redis.
@@ -90,7 +90,8 @@ impl<K> Lock<K> {
             .await
     }
 
-    /// Time left on the lease; `None` if the lock is free, or has no expiry. Asks Redis.
+    /// Time left on the lease; `None` if the lock is free, or has no expiry. For readers it is the longest of their
+    /// leases. Asks Redis.
     ///
     /// # Errors
     ///
@@ -108,11 +109,12 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn lease_left(&self) -> Result<Option<Duration>, Error> {
-        let holder = self.holder(false).await?;
-        Ok(holder.and_then(|holder| holder.lease_left))
+        let holders = self.seen(false).await?.0;
+        Ok(holders.iter().filter_map(|holder| holder.left).max())
     }
 
-    /// The holder of the lock, in Rust or Java; `None` if it is free. Asks Redis.
+    /// The holder of the lock, in Rust or Java; `None` if it is free. Of the readers of a read-write lock it is any one;
+    /// [`RwLock::inspect`](crate::RwLock::inspect) has them all. Asks Redis.
     ///
     /// # Errors
     ///
@@ -132,7 +134,8 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn inspect(&self) -> Result<Option<Holder>, Error> {
-        self.holder(true).await
+        let (holders, token) = self.seen(true).await?;
+        Ok(holders.into_iter().next().map(|seen| holder(seen, token)))
     }
 
     /// The owners that wait for a fair lock, in Rust or Java, the next one first. Empty for locks of other kinds, whose
@@ -179,32 +182,33 @@ impl<K> Lock<K> {
         shared.on_client_runtime(pin!(reading)).await
     }
 
-    async fn holder(&self, with_token: bool) -> Result<Option<Holder>, Error> {
+    /// The holders of this part, and the token.
+    async fn seen(&self, with_token: bool) -> Result<(Vec<Seen>, Option<Token>), Error> {
+        let (mut holders, token) = self.all_seen(with_token).await?;
+        if self.kind.has_faces() {
+            holders.retain(|holder| wire::face_in_lock(&holder.field) == self.kind.face());
+        }
+        Ok((holders, token))
+    }
+
+    /// The holders of all parts, and the token.
+    pub(super) async fn all_seen(
+        &self,
+        with_token: bool,
+    ) -> Result<(Vec<Seen>, Option<Token>), Error> {
         let shared = self.client.shared();
-        shared
-            .on_client_runtime(pin!(async {
-                let name = self.valid_name()?;
-                let call = || {
-                    let with_token = script::inspect_with_token(&name).filter(|_| with_token);
-                    with_token.unwrap_or_else(|| script::inspect(&name, false))
-                };
-                Ok(match self.ask(&name, call).await?.value {
-                    Inspected::Held {
-                        left,
-                        field,
-                        count,
-                        token,
-                        ..
-                    } => Some(Holder {
-                        owner: script::shown(&field),
-                        hold_count: count,
-                        lease_left: left,
-                        token: token.map(Token::number),
-                    }),
-                    Inspected::Free | Inspected::NotALock(_) => None,
-                })
-            }))
-            .await
+        let looking = async {
+            let name = self.valid_name()?;
+            let call = || {
+                let with_token = script::inspect_with_token(&name).filter(|_| with_token);
+                with_token.unwrap_or_else(|| script::inspect(&name, false))
+            };
+            Ok(match self.ask(&name, call).await?.value {
+                Inspected::Held { holders, token, .. } => (holders.into_vec(), token),
+                Inspected::Free | Inspected::NotALock(_) => (Vec::new(), None),
+            })
+        };
+        shared.on_client_runtime(pin!(looking)).await
     }
 
     /// Lists the permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them; see
@@ -245,10 +249,10 @@ impl<K> Lock<K> {
 
     /// Who holds the lock, for a call that has not attempted.
     pub(super) async fn held_by(&self) -> Result<Option<HeldBy>, Error> {
-        let holder = self.holder(false).await?;
-        Ok(holder.map(|holder| HeldBy {
-            owner: holder.owner,
-            lease_left: holder.lease_left,
+        let (holders, _) = self.all_seen(false).await?;
+        Ok(holders.into_iter().next().map(|seen| HeldBy {
+            owner: script::shown(&seen.field),
+            lease_left: seen.left,
         }))
     }
 
@@ -282,6 +286,15 @@ impl<K> Lock<K> {
             Inspected::NotALock(found) => Err(Error::not_a_lock(name.key(), found)),
             Inspected::Held { .. } | Inspected::Free => Ok(answer),
         }
+    }
+}
+
+pub(super) fn holder(seen: Seen, token: Option<Token>) -> Holder {
+    Holder {
+        owner: script::shown(&seen.field),
+        hold_count: seen.count,
+        lease_left: seen.left,
+        token: token.map(Token::number),
     }
 }
 
@@ -319,12 +332,12 @@ pub struct QueuedOwner {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed; of a string lock the value. One
-    /// that is not UTF-8 is escaped: `\xac\xed`.
+    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed; of the writer of a read-write lock
+    /// `clientId:threadId:write`, of a string lock the value. One that is not UTF-8 is escaped: `\xac\xed`.
     pub owner: String,
     /// Its hold count.
     pub hold_count: u32,
-    /// Time left on the lease; `None` if the key has no expiry.
+    /// Time left on the lease; `None` if the key has no expiry. Of a reader it is its own lease, which the lock may outlast.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
     /// The token of a fenced lock's holder; `None` for other kinds, and if its key has none, or may not be read. Of a

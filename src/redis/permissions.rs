@@ -137,7 +137,6 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
             needs("+get", "GET", [key()]),
             needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
         ],
-        #[cfg(feature = "test-util")]
         LockKind::Read | LockKind::Write => for_its_faces(lock, absent),
         LockKind::Plain | LockKind::Spin | LockKind::Fenced | LockKind::Fair => {
             let mut needed = vec![
@@ -191,7 +190,6 @@ fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -
 }
 
 /// What the scripts of read-write locks call: for both parts, because a writer may read too.
-#[cfg(feature = "test-util")]
 fn for_its_faces(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
@@ -428,7 +426,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::script::{ALL, QUEUEING, commands, of_kind};
+    use crate::script::{ALL, OF_FACES, QUEUEING, commands, of_kind};
 
     /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
     const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
@@ -439,11 +437,7 @@ mod tests {
     #[test]
     fn every_command_of_every_script_is_asked_for() {
         let mut compared = BTreeSet::new();
-        #[cfg(feature = "test-util")]
-        let hidden = [LockKind::Read, LockKind::Write];
-        #[cfg(not(feature = "test-util"))]
-        let hidden = [];
-        for kind in LockKind::ALL.into_iter().chain(hidden) {
+        for kind in LockKind::ALL {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
             let questions = for_every_lock(scripts[0], &lock, &"absent".into());
@@ -465,11 +459,7 @@ mod tests {
                 compared.insert(script.name);
             }
         }
-        #[cfg(feature = "test-util")]
-        let of_faces = crate::script::OF_FACES;
-        #[cfg(not(feature = "test-util"))]
-        let of_faces: &[&Script] = &[];
-        let all = ALL.iter().chain(QUEUEING).chain(of_faces);
+        let all = ALL.iter().chain(QUEUEING).chain(OF_FACES);
         let all: BTreeSet<_> = all.map(|script| script.name).chain(["guarded"]).collect();
         assert_eq!(compared, all, "each is of some kind");
     }

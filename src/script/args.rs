@@ -16,9 +16,9 @@ pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, 
 /// all that there is outside of clusters.
 pub(super) fn announced_by(name: &LockName, announce: Announce, mut args: Args) -> Args {
     match name.kind() {
-        LockKind::Plain | LockKind::Fenced | LockKind::Fair => args.push(text(name.channel())),
-        #[cfg(feature = "test-util")]
-        LockKind::Read | LockKind::Write => args.push(text(name.channel())),
+        LockKind::Plain | LockKind::Fenced | LockKind::Fair | LockKind::Read | LockKind::Write => {
+            args.push(text(name.channel()))
+        }
         // Its scripts are those of plain locks, which take a channel.
         LockKind::Spin => {
             args.push(Arg::Fixed(""));

@@ -17,32 +17,35 @@ use crate::wire::LockName;
 pub(crate) enum Inspected {
     Free,
     Held {
-        /// `None`: the key has no expiry.
-        left: Option<Duration>,
-        /// Any bytes, because another program may have written it.
-        field: Arc<[u8]>,
-        count: u32,
+        /// The first is the one to name: a writer before readers.
+        holders: SmallVec<[Seen; 1]>,
         /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
         clock: Option<Duration>,
         /// If it was asked for, and there is one.
         token: Option<Token>,
-        /// All holders, of a lock that may have several: the field and the count of each.
-        holders: Vec<(Arc<[u8]>, u32)>,
     },
     NotALock(String),
+}
+
+/// A holder that was seen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Any bytes, because another program may have written it.
+    pub(crate) field: Arc<[u8]>,
+    pub(crate) count: u32,
+    /// `None`: there is no expiry.
+    pub(crate) left: Option<Duration>,
 }
 
 impl Inspected {
     /// How often the lock is held under a field.
     pub(crate) fn count_of(&self, own: &[u8]) -> u32 {
-        match self {
-            Self::Held { holders, .. } if !holders.is_empty() => {
-                let mut own = holders.iter().filter(|(field, _)| **field == *own);
-                own.next().map_or(0, |(_, count)| *count)
-            }
-            Self::Held { field, count, .. } if **field == *own => *count,
-            _ => 0,
-        }
+        let holders = match self {
+            Self::Held { holders, .. } => holders.as_slice(),
+            Self::Free | Self::NotALock(_) => &[],
+        };
+        let own = holders.iter().find(|holder| *holder.field == *own);
+        own.map_or(0, |holder| holder.count)
     }
 }
 
@@ -103,14 +106,15 @@ fn inspected(reply: &Reply) -> Option<Inspected> {
             Reply::Number(clock),
             more @ ..,
         ] => Some(Inspected::Held {
-            left: duration(*left),
-            field: field.bytes()?,
-            count: shown_count(count),
-            clock: duration(*clock),
             holders: match more {
-                [Reply::Text(_), Reply::List(holders)] => holders_of(holders)?,
-                _ => Vec::new(),
+                [Reply::Text(_), Reply::List(holders)] => holders_of(holders, &field.bytes()?)?,
+                _ => smallvec![Seen {
+                    field: field.bytes()?,
+                    count: shown_count(count),
+                    left: duration(*left),
+                }],
             },
+            clock: duration(*clock),
             token: match more {
                 [] | [Reply::Nil] | [_, _] => None,
                 // Another program may have written anything there.
@@ -127,11 +131,18 @@ fn shown_count(count: &str) -> u32 {
     count.parse().unwrap_or(u32::MAX)
 }
 
-/// The holders of a lock with two parts; how long each still holds it is not of interest.
-fn holders_of(items: &[Reply]) -> Option<Vec<(Arc<[u8]>, u32)>> {
+/// The holders of a lock with two parts, the one to name before the others.
+fn holders_of(items: &[Reply], first: &[u8]) -> Option<SmallVec<[Seen; 1]>> {
     let holders = items.chunks(3).map(|holder| match holder {
-        [field, Reply::Text(count), Reply::Number(_)] => Some((field.bytes()?, shown_count(count))),
+        [field, Reply::Text(count), Reply::Number(left)] => Some(Seen {
+            field: field.bytes()?,
+            count: shown_count(count),
+            left: duration(*left),
+        }),
         _ => None,
     });
-    holders.collect()
+    let mut holders: SmallVec<[Seen; 1]> = holders.collect::<Option<_>>()?;
+    let named = holders.iter().position(|holder| *holder.field == *first)?;
+    holders.swap(0, named);
+    Some(holders)
 }

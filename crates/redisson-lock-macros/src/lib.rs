@@ -52,7 +52,7 @@ struct Migrating;
 /// | `wait = "5s"` | no limit | how long to wait for the lock at most; `"0s"` makes one attempt |
 /// | `busy = "error"` or `"skip"` | `"error"` | what to do if the lock is not free within `wait` |
 /// | `lease = "10s"` | the watchdog | a fixed lease, as `Lock::lease` |
-/// | `kind = "fenced"` | `plain` | the kind of lock: `plain`, `fenced`, `spin`, `string` or `fair`; the function sees no token |
+/// | `kind = "fenced"` | `plain` | the kind of lock: `plain`, `fenced`, `spin`, `string` or `fair`, or a part of a read-write lock, `read` or `write`; the function sees no token |
 /// | `retry_for = "60s"` | that of the client | how long to keep retrying an attempt that Redis did not answer; with `wait` that is done until then |
 /// | `client = self.locks` | see below | an expression: the `LockClient`, or a reference to it |
 ///

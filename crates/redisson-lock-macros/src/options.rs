@@ -114,7 +114,7 @@ impl Options {
 
 /// A kind of lock that there is.
 fn known(kind: LitStr) -> Result<LitStr> {
-    const KINDS: [&str; 5] = ["plain", "fenced", "spin", "string", "fair"];
+    const KINDS: [&str; 7] = ["plain", "fenced", "spin", "string", "fair", "read", "write"];
     match KINDS.contains(&kind.value().as_str()) {
         true => Ok(kind),
         false => {

@@ -247,7 +247,7 @@ impl FakeRedis {
     pub fn expire(&self, name: &str) -> bool {
         self.server.between_scripts(|keyspace| {
             let was_held = keyspace.holder(name).is_some();
-            keyspace.delete(name);
+            keyspace.delete_lock(name);
             was_held
         })
     }
@@ -282,7 +282,7 @@ impl FakeRedis {
     }
 
     /// The same with a lock of another kind: the other client raises the token of a fenced lock, releases a spin lock
-    /// without a message, and writes a string as redis-py does.
+    /// without a message, writes a string as redis-py does, and reads or writes alone.
     ///
     /// # Panics
     ///

@@ -34,29 +34,38 @@ pub struct OtherHolder {
     server: Arc<Server>,
     kind: LockKind,
     name: String,
+    /// Without the ending of a field that writes.
+    owner: String,
     field: String,
 }
 
 impl OtherHolder {
     pub(crate) fn take(server: &Arc<Server>, kind: LockKind, name: &str) -> Self {
         let id = Uuid::new_v4();
-        let field = match kind {
+        let owner = match kind {
             // As redis-py writes it.
             LockKind::String => id.simple().to_string(),
             _ => format!("{id}:1"),
         };
-        let acquire = test_util::acquire_of(kind, name, &field, 1, LEASE);
+        let field = match kind {
+            LockKind::Write => format!("{owner}:write"),
+            _ => owner.clone(),
+        };
+        let acquire = test_util::acquire_of(kind, name, &owner, 1, LEASE);
         let acquire = acquire.unwrap_or_else(|error| panic!("{error}"));
-        server.take(name, &field, &acquire);
+        // The key of a read hold is renewed with it.
+        let covering = acquire.keys.get(1).filter(|_| kind == LockKind::Read);
+        server.take(name, &field, covering, &acquire);
         Self {
             server: Arc::clone(server),
             kind,
             name: name.to_owned(),
+            owner,
             field,
         }
     }
 
-    /// Its field in the lock hash, `<uuid>:1`; the value of a string lock, 32 hexadecimal digits.
+    /// Its field in the lock hash, `<uuid>:1`, or `<uuid>:1:write`; the value of a string lock, 32 hexadecimal digits.
     ///
     /// # Examples
     ///
@@ -81,7 +90,7 @@ impl OtherHolder {
     /// assert!(fake.holder("stock:42").is_none());
     /// ```
     pub fn release(self) -> bool {
-        let Ok(release) = test_util::release_of(self.kind, &self.name, &self.field, 0, LEASE)
+        let Ok(release) = test_util::release_of(self.kind, &self.name, &self.owner, 0, LEASE)
         else {
             return false;
         };

@@ -6,20 +6,24 @@ use crate::scripts::{ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH
 use crate::server::Control;
 
 /// A test in `tests/kinds.rs` compares them with those of the library.
-pub const KINDS: [LockKind; 5] = [
+pub const KINDS: [LockKind; 7] = [
     LockKind::Plain,
     LockKind::Spin,
     LockKind::Fenced,
     LockKind::String,
     LockKind::Fair,
+    LockKind::Read,
+    LockKind::Write,
 ];
 
 /// Those that an owner may hold several times.
-pub const NESTED: [LockKind; 4] = [
+pub const NESTED: [LockKind; 6] = [
     LockKind::Plain,
     LockKind::Spin,
     LockKind::Fenced,
     LockKind::Fair,
+    LockKind::Read,
+    LockKind::Write,
 ];
 
 /// Those that a client hands from one caller to the next.
@@ -89,13 +93,39 @@ pub const FAIR: Scripts = Scripts {
     ..PLAIN
 };
 
+/// Neither part is ever handed over.
+pub const READ: Scripts = Scripts {
+    acquire: include_str!("../../../lua/read_write/read_acquire.lua"),
+    release: include_str!("../../../lua/read_write/read_release.lua"),
+    renew: include_str!("../../../lua/read_write/read_renew.lua"),
+    ..WRITE
+};
+
+pub const WRITE: Scripts = Scripts {
+    acquire: include_str!("../../../lua/read_write/write_acquire.lua"),
+    release: include_str!("../../../lua/read_write/write_release.lua"),
+    force_unlock: include_str!("../../../lua/read_write/force_unlock.lua"),
+    inspect: include_str!("../../../lua/read_write/inspect.lua"),
+    ..PLAIN
+};
+
 pub fn scripts(kind: LockKind) -> Scripts {
     match kind {
         LockKind::Plain | LockKind::Spin => PLAIN,
         LockKind::Fenced => FENCED,
         LockKind::String => STRING,
         LockKind::Fair => FAIR,
+        LockKind::Read => READ,
+        LockKind::Write => WRITE,
         _ => unreachable!("a kind without its scripts: {kind}"),
+    }
+}
+
+/// The kind under which another owner does not get a lock of this kind: readers exclude writers.
+pub const fn against(kind: LockKind) -> LockKind {
+    match kind {
+        LockKind::Read => LockKind::Write,
+        kind => kind,
     }
 }
 
@@ -104,7 +134,11 @@ pub fn holder(control: &mut Control, key: &str) -> Option<String> {
     match control.run(&["TYPE", key]).as_str() {
         "none" => None,
         "string" => Some(control.run(&["GET", key])),
-        _ => Some(control.run(&["HKEYS", key])),
+        _ => {
+            let fields = control.run(&["HKEYS", key]);
+            let fields = fields.split(' ').filter(|field| *field != "mode");
+            Some(fields.collect::<Vec<_>>().join(" "))
+        }
     }
 }
 
@@ -113,7 +147,19 @@ pub fn count(control: &mut Control, key: &str) -> i64 {
     match control.run(&["TYPE", key]).as_str() {
         "none" => 0,
         "string" => 1,
-        _ => control.count(key),
+        _ => match holder(control, key) {
+            Some(field) => control.number(&["HGET", key, &field]),
+            None => 0,
+        },
+    }
+}
+
+/// Deletes a lock, with the keys of its read holds.
+pub fn delete(control: &mut Control, key: &str) {
+    control.run(&["DEL", key]);
+    let reads = control.run(&["KEYS", &format!("{{{key}}}:*:rwlock_timeout:*")]);
+    for read in reads.split(' ').filter(|key| !key.is_empty()) {
+        control.run(&["DEL", read]);
     }
 }
 
@@ -122,6 +168,10 @@ pub fn rob(control: &mut Control, kind: LockKind, key: &str) {
     control.run(&["DEL", key]);
     match kind {
         LockKind::String => control.run(&["SET", key, "another", "PX", "30000"]),
+        LockKind::Read | LockKind::Write => {
+            control.run(&["HSET", key, "mode", "write", "another:1:write", "1"]);
+            control.run(&["PEXPIRE", key, "30000"])
+        }
         _ => {
             control.run(&["HSET", key, "another:1", "1"]);
             control.run(&["PEXPIRE", key, "30000"])

@@ -63,7 +63,7 @@ pub(crate) struct Server {
 
 #[derive(Args)]
 pub(crate) struct Kind {
-    /// The kind of lock: plain, fenced, spin, string or fair
+    /// The kind of lock: plain, fenced, spin, string, fair, or a part of a read-write lock: read or write
     #[arg(long, value_name = "KIND", default_value_t)]
     pub(crate) kind: LockKind,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{Holder, QueuedOwner};
+use redisson_lock::{Error, Holder, LockClient, LockKind, QueuedOwner, RwHolders};
 use serde_json::{Value, json};
 
 use super::args::Inspect;
@@ -13,27 +13,86 @@ pub(crate) async fn run(arguments: &Inspect) -> Result<u8, Problem> {
     let client = connect(&arguments.server.url).await?;
     let (mut found, kind) = (Vec::new(), arguments.kind.kind);
     for name in &arguments.names {
-        let lock = client.lock_of(kind, name);
-        let (holder, queue) = (lock.inspect().await?, lock.queue().await?);
-        found.push((name.as_str(), holder, queue));
+        found.push(Found::of(&client, kind, name).await?);
     }
     client.close(Duration::ZERO).await;
     if arguments.json {
-        let list: Vec<Value> = found
-            .iter()
-            .map(|(name, holder, queue)| as_json(name, holder.as_ref(), queue))
-            .collect();
+        let list: Vec<Value> = found.iter().map(|found| found.as_json(kind)).collect();
         text::print(&format!("{}\n", text::json(&Value::Array(list))))?;
     } else {
-        let lines = found.iter().map(|(name, holder, queue)| {
-            let holder = holder.as_ref().map_or_else(|| "free".to_owned(), held);
-            let queue: String = queue.iter().map(waits).collect();
-            format!("{}: {holder}\n{queue}", text::plain(name))
-        });
-        text::print(&lines.collect::<String>())?;
+        let lines: String = found.iter().map(Found::as_text).collect();
+        text::print(&lines)?;
     }
-    let all_held = found.iter().all(|(_, holder, _)| holder.is_some());
+    let all_held = found.iter().all(|found| !found.holders.is_empty());
     Ok(if all_held { 0 } else { exit::FREE })
+}
+
+struct Found<'a> {
+    name: &'a str,
+    /// One, or those of a read-write lock.
+    holders: Vec<Holder>,
+    queue: Vec<QueuedOwner>,
+}
+
+impl<'a> Found<'a> {
+    async fn of(client: &LockClient, kind: LockKind, name: &'a str) -> Result<Self, Error> {
+        let holders = match kind {
+            LockKind::Read | LockKind::Write => all_holders(client.rw_lock(name).inspect().await?),
+            kind => {
+                let holder = client.lock_of(kind, name).inspect().await?;
+                holder.into_iter().collect()
+            }
+        };
+        let queue = client.lock_of(kind, name).queue().await?;
+        Ok(Self {
+            name,
+            holders,
+            queue,
+        })
+    }
+
+    fn as_text(&self) -> String {
+        let name = text::plain(self.name);
+        let (first, others) = match &self.holders[..] {
+            [] => ("free".to_owned(), String::new()),
+            [first, others @ ..] => {
+                let others = others.iter().map(|other| format!("  {}\n", held(other)));
+                (held(first), others.collect())
+            }
+        };
+        let queue: String = self.queue.iter().map(waits).collect();
+        format!("{name}: {first}\n{others}{queue}")
+    }
+
+    fn as_json(&self, kind: LockKind) -> Value {
+        let mut shown = match self.holders.first() {
+            None => json!({ "held": false }),
+            Some(first) => {
+                let mut shown = holder_as_json(first);
+                shown["held"] = true.into();
+                shown
+            }
+        };
+        shown["name"] = self.name.into();
+        if matches!(kind, LockKind::Read | LockKind::Write) {
+            shown["holders"] = self.holders.iter().map(holder_as_json).collect();
+        }
+        if !self.queue.is_empty() {
+            let waiting = |waiting: &QueuedOwner| {
+                let left = waiting.place_left.map(|left| left.as_millis() as u64);
+                json!({ "owner": waiting.owner, "place_left_ms": left })
+            };
+            shown["queue"] = self.queue.iter().map(waiting).collect();
+        }
+        shown
+    }
+}
+
+/// The writer, and then those that read.
+pub(crate) fn all_holders(holders: Option<RwHolders>) -> Vec<Holder> {
+    let all = holders.into_iter();
+    all.flat_map(|holders| holders.writer.into_iter().chain(holders.readers))
+        .collect()
 }
 
 /// A holder in a few words.
@@ -68,29 +127,14 @@ pub(crate) fn left(holder: &Holder) -> String {
     )
 }
 
-fn as_json(name: &str, holder: Option<&Holder>, queue: &[QueuedOwner]) -> Value {
-    let mut shown = match holder {
-        None => json!({ "name": name, "held": false }),
-        Some(holder) => {
-            let mut shown = json!({
-                "name": name,
-                "held": true,
-                "owner": holder.owner,
-                "hold_count": holder.hold_count,
-                "lease_left_ms": holder.lease_left.map(|left| left.as_millis() as u64),
-            });
-            if let Some(token) = holder.token {
-                shown["token"] = token.into();
-            }
-            shown
-        }
-    };
-    if !queue.is_empty() {
-        let waiting = |waiting: &QueuedOwner| {
-            let left = waiting.place_left.map(|left| left.as_millis() as u64);
-            json!({ "owner": waiting.owner, "place_left_ms": left })
-        };
-        shown["queue"] = queue.iter().map(waiting).collect();
+fn holder_as_json(holder: &Holder) -> Value {
+    let mut shown = json!({
+        "owner": holder.owner,
+        "hold_count": holder.hold_count,
+        "lease_left_ms": holder.lease_left.map(|left| left.as_millis() as u64),
+    });
+    if let Some(token) = holder.token {
+        shown["token"] = token.into();
     }
     shown
 }

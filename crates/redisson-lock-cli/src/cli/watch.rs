@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 
 use super::args::Watch;
 use super::exit::{self, Problem};
-use super::inspect::left;
+use super::inspect::{all_holders, left};
 use super::signals::Signals;
 use super::{connect, text};
 
@@ -107,23 +107,34 @@ async fn locks(
         // A few in flight at a time: the server has other clients.
         let mut inspected = JoinSet::new();
         for name in names.by_ref().take(AT_ONCE) {
-            let lock = client.lock(name);
-            inspected.spawn(async move { (lock.name().to_owned(), lock.inspect().await) });
+            let client = client.clone();
+            inspected.spawn(async move { (holders(&client, &name).await, name) });
         }
         if inspected.is_empty() {
             break;
         }
-        for (name, holder) in inspected.join_all().await {
-            match holder {
-                Ok(Some(holder)) if is_owner(&holder.owner) => locks.push((name, holder)),
-                // Freed meanwhile, or a hash of something else.
-                Ok(_) | Err(Error::NotALock { .. } | Error::InvalidName { .. }) => {}
+        for (holders, name) in inspected.join_all().await {
+            match holders {
+                Ok(mut holders) => {
+                    holders.retain(|holder| is_owner(&holder.owner));
+                    locks.extend(holders.into_iter().map(|holder| (name.clone(), holder)));
+                }
+                // A hash of something else.
+                Err(Error::NotALock { .. } | Error::InvalidName { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
     locks.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(locks)
+}
+
+/// Of a read-write lock, whose hash is not that of a plain one, all of them.
+async fn holders(client: &LockClient, name: &str) -> Result<Vec<Holder>, Error> {
+    match client.lock(name).inspect().await {
+        Err(Error::NotALock { .. }) => Ok(all_holders(client.rw_lock(name).inspect().await?)),
+        holder => Ok(holder?.into_iter().collect()),
+    }
 }
 
 /// One step of SCAN: the next cursor, and the names found. A lock is a hash; a name that is not
@@ -149,10 +160,11 @@ async fn scan(
     Err(Problem::new(exit::UNAVAILABLE, sentence))
 }
 
-/// Whether a field is an owner's, `clientId:threadId`. Other programs have hashes with one number
+/// Whether a field is an owner's, `clientId:threadId` or that with `:write`. Other programs have hashes with one number
 /// too.
 fn is_owner(field: &str) -> bool {
-    field
+    let owner = field.strip_suffix(":write").unwrap_or(field);
+    owner
         .rsplit_once(':')
         .is_some_and(|(client, thread)| !client.is_empty() && thread.parse::<i64>().is_ok())
 }

@@ -86,6 +86,40 @@ async fn the_queue_of_a_fair_lock_is_shown() {
     guard.unlock().await.expect("held");
 }
 
+#[tokio::test]
+async fn all_holders_of_a_read_write_lock_are_shown() {
+    let fixture = Fixture::new();
+    let client = LockClient::connect(&fixture.server.url())
+        .await
+        .expect("it answers");
+    let lock = client.rw_lock(LOCK);
+    let writes = lock.write().lock().await.expect("it is free");
+    let reads = lock.read().lock().await.expect("inside");
+    let owner = writes.owner().to_string();
+    for kind in ["read", "write"] {
+        let shown = fixture.finish(&["inspect", "--kind", kind, LOCK]);
+        let shown = shown.with_code(0).stdout;
+        let lines: Vec<&str> = shown.lines().collect();
+        let writer = format!("{LOCK}: held once by {owner}:write, ");
+        let reader = format!("  held once by {owner}, ");
+        assert!(
+            lines.len() == 2 && lines[0].starts_with(&writer) && lines[1].starts_with(&reader),
+            "{shown}"
+        );
+    }
+    writes.unlock().await.expect("held");
+    let finished = fixture.finish(&["inspect", "--kind", "read", "--json", LOCK]);
+    let shown: Value = serde_json::from_str(&finished.with_code(0).stdout).expect("JSON");
+    assert_eq!(shown[0]["holders"][0]["owner"], owner);
+    assert_eq!(shown[0]["owner"], owner);
+    let shown = fixture.finish(&["watch", "--once", "*"]).with_code(0);
+    assert!(shown.stdout.contains(&owner), "{}", shown.stdout);
+    reads.unlock().await.expect("held");
+    let finished = fixture.finish(&["inspect", "--kind", "write", "--json", LOCK]);
+    let shown: Value = serde_json::from_str(&finished.with_code(1).stdout).expect("JSON");
+    assert_eq!(shown[0]["held"], false);
+}
+
 #[test]
 fn missing_permissions_are_named() {
     let fixture = Fixture::new();

@@ -11,7 +11,7 @@ use redisson_lock::test_util::{Reply, ScriptCall};
 use tokio::time::Instant;
 
 use super::connection::{Command, text};
-use super::keyspace::{Keyspace, RenewReply};
+use super::keyspace::{Keyspace, RenewReply, is_read_hold};
 use super::network::{Event, Latency, Network};
 use super::rights::Rights;
 use super::server::{Executed, Observer, Server};
@@ -109,19 +109,30 @@ impl Server {
     }
 
     /// Another client takes the lock from its holder, and renews it from now on.
-    pub(crate) fn take(&self, key: &str, field: &str, acquire: &ScriptCall) {
+    pub(crate) fn take(
+        &self,
+        key: &str,
+        field: &str,
+        covering: Option<&Arc<str>>,
+        acquire: &ScriptCall,
+    ) {
         let mut state = self.state.lock();
-        self.with_keyspace(|keyspace| keyspace.delete(key));
+        self.with_keyspace(|keyspace| keyspace.delete_lock(key));
         let taken = self.call(&mut state, acquire);
         // The token of a fenced lock is text.
-        let is_taken = matches!(taken, Ok(Reply::Number(1) | Reply::Text(_)));
+        let is_taken = matches!(taken, Ok(Reply::Number(1 | 2) | Reply::Text(_)));
         assert!(is_taken, "it is free: {taken:?}");
         let since = self.now();
-        let renewed = RenewReply {
-            field: field.to_owned(),
+        let renewed = |value: &str| RenewReply {
+            field: value.to_owned(),
             since,
         };
-        self.with_keyspace(|keyspace| keyspace.renewed.insert(key.to_owned(), renewed));
+        self.with_keyspace(|keyspace| {
+            keyspace.renewed.insert(key.to_owned(), renewed(field));
+            if let Some(covering) = covering {
+                keyspace.renewed.insert(covering.to_string(), renewed("1"));
+            }
+        });
     }
 
     /// That client renews the lock no more.
@@ -130,6 +141,8 @@ impl Server {
             let is_its = |renewed: &RenewReply| renewed.field == field;
             if keyspace.renewed.get(key).is_some_and(is_its) {
                 keyspace.renewed.remove(key);
+                let covers = |covering: &str| is_read_hold(key, covering);
+                keyspace.renewed.retain(|other, _| !covers(other));
             }
         });
     }

@@ -77,6 +77,13 @@ pub(super) struct RenewReply {
 /// Redisson's `lockWatchdogTimeout`.
 pub(crate) const WATCHDOG_TIMEOUT_MS: u64 = 30_000;
 
+/// Whether a key covers a read hold of this lock.
+pub(super) fn is_read_hold(lock: &str, key: &str) -> bool {
+    let braced = (!lock.contains('{')).then(|| format!("{{{lock}}}"));
+    let of_lock = key.strip_prefix(braced.as_deref().unwrap_or(lock));
+    of_lock.is_some_and(|rest| rest.starts_with(':') && rest.contains(":rwlock_timeout:"))
+}
+
 impl Keyspace {
     fn fields(&self, key: &str) -> Result<&[(String, String)], String> {
         Ok(self.read::<Hash>(key)?.map_or(&[], Vec::as_slice))
@@ -192,6 +199,12 @@ impl Keyspace {
         self.keys.remove(key);
     }
 
+    /// Deletes a lock, with the keys of its read holds.
+    pub fn delete_lock(&mut self, name: &str) {
+        self.keys
+            .retain(|key, _| key != name && !is_read_hold(name, key));
+    }
+
     pub fn clear(&mut self) {
         self.keys.clear();
     }
@@ -200,13 +213,19 @@ impl Keyspace {
         self.keys.keys().map(String::as_str)
     }
 
-    /// The one field of a lock, with its count; the value of a string lock.
+    /// The one field of a lock, with its count; the value of a string lock; of a read-write lock the writer, or one of
+    /// the readers.
     pub fn holder(&self, key: &str) -> Option<(&str, i64)> {
         if let Ok(Some(value)) = self.text(key) {
             return Some((value, 1));
         }
         match self.fields(key) {
             Ok([(field, count)]) => Some((field, count.parse().ok()?)),
+            Ok(fields) if fields.iter().any(|(field, _)| field == "mode") => {
+                let holders = fields.iter().filter(|(field, _)| field != "mode");
+                let (field, count) = holders.max_by_key(|(field, _)| field.ends_with(":write"))?;
+                Some((field, count.parse().ok()?))
+            }
             _ => None,
         }
     }

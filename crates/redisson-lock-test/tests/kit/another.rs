@@ -160,6 +160,7 @@ async fn it_holds_a_lock_of_any_kind() {
         let other = fake.taken_by_another_of(kind, &name);
         assert_eq!(guard.lost().await, LossReason::Taken, "{kind}");
         drop(guard);
+        let lock = client.lock_of(test_support::kinds::against(kind), name.clone());
         tokio::time::sleep(ms(3_600_000)).await;
         assert_eq!(fake.holder(&name).unwrap().owner, other.field(), "{kind}");
         assert!(lock.try_lock().await.unwrap().is_none(), "{kind}");

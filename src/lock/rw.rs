@@ -1,0 +1,139 @@
+//! A read-write lock: two locks of one name, of which each is one part.
+
+use super::Lock;
+use super::inspect::{Holder, holder};
+use crate::core::Face;
+use crate::error::Error;
+use crate::wire;
+
+/// A lock of two parts: any number of owners read, or one writes. Redisson's `getReadWriteLock`, from
+/// [`rw_lock`](crate::LockClient::rw_lock).
+///
+/// Both parts are a [`Lock`], with all its methods. The owner that writes may also read: a write hold that is released
+/// inside of a read hold lets other readers in. The other way round fails, with [`Error::WouldDeadlock`].
+///
+/// * A reader goes past writers that wait. While readers of any client overlap, a writer waits; of the readers of its own
+///   client it needs the first moment without one. Programs that must write at some time make their readers pause.
+/// * A read hold is certain ([`valid_until`](crate::Hold::valid_until)) for one watchdog timeout after its last
+///   confirmation, also with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lease of the
+///   lock. The watchdog restores it at each third. All clients, Rust and Java, should have one watchdog timeout.
+/// * Waiting readers and writers share one channel: a release wakes one reader or writer of each client. The first reader
+///   that gets in brings in those of its client.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+/// let report = client.rw_lock("report");
+/// let writes = report.write().lock().await?;
+/// let reads = report.read().lock().await?; // of the same owner
+/// writes.unlock().await?; // others may read now
+/// reads.unlock().await
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct RwLock {
+    read: Lock,
+    write: Lock,
+}
+
+impl RwLock {
+    pub(crate) fn new(read: Lock, write: Lock) -> Self {
+        Self { read, write }
+    }
+
+    /// The part that any number of owners hold beside each other.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.rw_lock("report").read().lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn read(&self) -> Lock {
+        self.read.clone()
+    }
+
+    /// The part that one owner holds alone. While other owners read, in any client, a call for it waits.
+    ///
+    /// An owner that reads and calls for it gets [`Error::WouldDeadlock`], and nothing is sent.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let guard = client.rw_lock("report").write().lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub fn write(&self) -> Lock {
+        self.write.clone()
+    }
+
+    /// The name as given, without the key prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(client: redisson_lock::LockClient) {
+    /// assert_eq!(client.rw_lock("report").name(), "report");
+    /// # }
+    /// ```
+    pub fn name(&self) -> &str {
+        self.read.name()
+    }
+
+    /// All holders of both parts, in Rust or Java; `None` if the lock is free. Asks Redis.
+    ///
+    /// # Errors
+    ///
+    /// As a failed attempt of [`lock`](Lock::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
+    /// if let Some(holders) = client.rw_lock("report").inspect().await? {
+    ///     println!("{} owners read", holders.readers.len());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn inspect(&self) -> Result<Option<RwHolders>, Error> {
+        let (seen, _) = self.read.all_seen(false).await?;
+        let mut holders = RwHolders {
+            writer: None,
+            readers: Vec::new(),
+        };
+        let is_free = seen.is_empty();
+        for seen in seen {
+            match wire::face_in_lock(&seen.field) {
+                Face::Write => holders.writer = Some(holder(seen, None)),
+                Face::Only | Face::Read => holders.readers.push(holder(seen, None)),
+            }
+        }
+        Ok((!is_free).then_some(holders))
+    }
+}
+
+/// The holders of a read-write lock, as stored in Redis.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(lock: redisson_lock::RwLock) -> Result<(), redisson_lock::Error> {
+/// let holders: Option<redisson_lock::RwHolders> = lock.inspect().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct RwHolders {
+    /// The owner that writes. Then only the same owner may be among the readers.
+    pub writer: Option<Holder>,
+    /// The owners that read, in no order.
+    pub readers: Vec<Holder>,
+}
