@@ -1,7 +1,7 @@
 //! Read-write locks: many readers, or one writer, which may also read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
@@ -186,22 +186,23 @@ async fn readers_of_two_clients_are_beside_each_other_and_no_writer_is() {
     two.finish().await;
 }
 
-/// Readers and writers of two clients in short sections: no reader is beside a writer, and no two writers are.
-#[tokio::test]
-async fn sections_exclude_each_other() {
+/// Sections of readers and writers of two clients: no reader is beside a writer, and no two writers are. The writers come
+/// in although the readers never pause on purpose.
+async fn sections(readers: usize, writers: usize, in_all: usize) {
     let two = Two::new().await;
     // Readers count up, a writer takes all of it.
-    let inside = Arc::new(AtomicI32::new(0));
+    let (inside, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut callers = tokio::task::JoinSet::new();
-    for nth in 0..24 {
-        let (client, writes) = (nth % 2, nth % 6 == 0);
+    for nth in 0..readers + writers {
+        let (client, writes) = (nth % 2, nth < writers);
         let lock = match writes {
             true => two.write(client),
             false => two.read(client),
         };
-        let inside = Arc::clone(&inside);
+        let (inside, done) = (Arc::clone(&inside), Arc::clone(&done));
         callers.spawn(async move {
-            for _ in 0..40 {
+            let mut own = 0;
+            while done.fetch_add(1, Ordering::SeqCst) < in_all {
                 let guard = lock.lock().await.expect("free");
                 let part = if writes { -1_000 } else { 1 };
                 let before = inside.fetch_add(part, Ordering::SeqCst);
@@ -209,10 +210,62 @@ async fn sections_exclude_each_other() {
                 tokio::task::yield_now().await;
                 inside.fetch_sub(part, Ordering::SeqCst);
                 guard.unlock().await.expect("held");
+                own += 1;
             }
+            (writes, own)
         });
     }
-    callers.join_all().await;
+    for (writes, own) in callers.join_all().await {
+        assert!(own > 0, "a task that writes ({writes}) had no section");
+    }
+    two.finish().await;
+}
+
+#[tokio::test]
+async fn sections_of_many_readers_and_a_writer_exclude_each_other() {
+    sections(50, 1, 5_000).await;
+}
+
+#[tokio::test]
+async fn sections_of_readers_and_writers_exclude_each_other() {
+    sections(20, 4, 1_000).await;
+}
+
+/// What one client releases the other has soon: a writer's lock a reader, and a reader's a writer.
+#[tokio::test]
+async fn three_thousand_hand_overs_between_clients_take_less_than_a_second_each() {
+    let two = Two::new().await;
+    let mut held = two.write(0).lease(LONG).lock().await.expect("free");
+    let (mut longest, start) = (Duration::ZERO, Instant::now());
+    for nth in 0..3_000 {
+        let next = match nth % 4 {
+            0 => two.read(1),
+            1 => two.write(0),
+            2 => two.write(1),
+            _ => two.write(0),
+        };
+        let waiting = tokio::spawn(async move {
+            let guard = next.lease(LONG).lock().await;
+            (guard.expect("free"), Instant::now())
+        });
+        let client = (nth + 1) % 2;
+        let begun = Instant::now();
+        let waits = || {
+            let stats = two.clients[client].stats();
+            (stats.waiting, stats.subscriptions) == (1, 1)
+        };
+        while !waits() {
+            assert!(begun.elapsed() < ms(5_000) + stalls(begun), "it waits");
+            tokio::time::sleep(Duration::from_micros(100)).await;
+        }
+        let released = Instant::now();
+        held.unlock().await.expect("held");
+        let (guard, at) = waiting.await.expect("no panic");
+        longest = longest.max(at.saturating_duration_since(released));
+        held = guard;
+    }
+    held.unlock().await.expect("held");
+    assert!(longest < ms(1_000) + stalls(start), "{longest:?}");
     two.finish().await;
 }
 
