@@ -66,6 +66,47 @@ pub(super) fn compare(
     compared
 }
 
+/// Has one real server run each script once and another one twice: the second copy changes nothing. Answers how many.
+pub(super) fn once_against_twice(
+    seeds: Range<u64>,
+    most: u32,
+    roll: fn(&mut Rng) -> Act,
+) -> Compared {
+    let servers = [Server::start(), Server::start()];
+    let [mut once, mut twice] = servers.each_ref().map(|server| Real::new(server, &[]));
+    let mut compared = Compared::default();
+    for seed in seeds {
+        let rng = &mut Rng::with_seed(seed);
+        for server in [&mut once, &mut twice] {
+            server.control.run(&["FLUSHALL"]);
+        }
+        for step in 0..rng.u32(5..most) {
+            let act = roll(rng);
+            let (one, other) = (once.act(&act), twice.act(&act));
+            let at = || format!("seed {seed}, step {step}, {}", act.shown());
+            let same = match (&one, &other) {
+                (Ok(one), Ok(other)) => agree(one, other),
+                (one, other) => one == other,
+            };
+            assert!(same, "{}: {one:?} and {other:?}", at());
+            if matches!(act, Act::Script { .. }) {
+                compared.scripts += 1;
+                compared.errors += u32::from(one.is_err());
+                // Its own reply may be another one: a lock that the first copy has released is gone.
+                let _ = twice.act(&act);
+            }
+            let (one, other) = (once.keys(), twice.keys());
+            let same = one.len() == other.len()
+                && one.iter().zip(&other).all(|(one, other)| one.agrees(other));
+            assert!(same, "{}: once {one:#?}, twice {other:#?}", at());
+            for key in one {
+                *compared.keys.entry(key.kind).or_default() += 1;
+            }
+        }
+    }
+    compared
+}
+
 /// A key with what it holds.
 #[derive(Debug)]
 struct Key {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 
-use super::compare::compare;
+use super::compare::{compare, once_against_twice};
 use super::{Act, FIELDS, KEYS, channel, channels_of_locks};
 
 /// A script of a fair lock with the part about the queue before it, as it is sent.
@@ -117,6 +117,32 @@ fn the_scripts_of_fair_locks_run_as_on_a_real_server() {
         seen.keys["list"] > 1_000 && seen.keys["zset"] > 1_000,
         "{seen:?}"
     );
+}
+
+#[test]
+fn a_second_copy_of_a_script_of_fair_locks_changes_nothing() {
+    let seen = once_against_twice(0..seeds(), 60, fair);
+    println!("{seen:?}");
+    assert!(
+        seen.keys["list"] > 1_000 && seen.keys["zset"] > 1_000,
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn a_second_copy_of_a_script_of_read_write_locks_changes_nothing() {
+    let seen = once_against_twice(0..seeds(), 60, read_write);
+    println!("{seen:?}");
+    assert!(
+        seen.keys["string"] > 1_000 && seen.keys["hash"] > 1_000,
+        "{seen:?}"
+    );
+}
+
+/// Of a run in the first tier, unless `TWICE_SEEDS` says another number.
+fn seeds() -> u64 {
+    let wanted = std::env::var("TWICE_SEEDS").ok();
+    wanted.map_or(150, |seeds| seeds.parse().expect("a number"))
 }
 
 /// The key of a read hold.
