@@ -280,13 +280,13 @@ fn the_command_of_a_fenced_lock_finds_its_token_and_other_kinds_have_none() {
     };
     assert_eq!(run("fenced"), "token=1\n");
     assert_eq!(run("fenced"), "token=2\n");
-    for kind in ["plain", "spin", "string", "fair"] {
+    for kind in ["plain", "spin", "string", "fair", "read", "write"] {
         assert_eq!(run(kind), "token=\n", "{kind}");
     }
     let refused = fixture.finish(&["run", "--kind", "just", "kinds", "--", "true"]);
     let refused = refused.with_code(64).stderr;
     assert!(
-        refused.contains("plain, spin, fenced, string, fair"),
+        refused.contains("plain, spin, fenced, string, fair, read, write"),
         "{refused}"
     );
 }

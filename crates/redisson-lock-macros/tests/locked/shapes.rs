@@ -169,9 +169,39 @@ async fn with_a_string_lock(shop: &Shop) -> Result<(), Error> {
     Ok(())
 }
 
+#[locked(name = "report", kind = "read", client = shop.locks)]
+async fn reads(shop: &Shop) -> Result<(), Error> {
+    let report = shop.locks.rw_lock("report");
+    let other = shop.locks.owner();
+    let beside = report.read().owned_by(&other).try_lock().await?;
+    beside.expect("beside it").unlock().await?;
+    let alone = report.write().owned_by(&other).try_lock().await?;
+    assert!(alone.is_none());
+    Ok(())
+}
+
+#[locked(name = "report", kind = "write", client = shop.locks)]
+async fn writes(shop: &Shop) -> Result<(), Error> {
+    let other = shop.locks.owner();
+    let read = shop.locks.rw_lock("report").read().owned_by(&other);
+    assert!(read.try_lock().await?.is_none());
+    Ok(())
+}
+
+#[locked(name = "in-order", kind = "fair", client = shop.locks)]
+async fn with_a_fair_lock(shop: &Shop) -> Result<(), Error> {
+    let fair = shop.locks.fair_lock("in-order");
+    assert!(fair.is_held().await?);
+    Ok(())
+}
+
 #[tokio::test]
 async fn a_function_may_run_with_a_lock_of_another_kind() {
     let shop = Shop::open().await;
     with_a_string_lock(&shop).await.expect("it ran");
     shop.free("of-a-kind");
+    with_a_fair_lock(&shop).await.expect("it ran");
+    reads(&shop).await.expect("it ran");
+    writes(&shop).await.expect("it ran");
+    shop.free("report");
 }
