@@ -17,8 +17,8 @@ use crate::wire;
 /// * A read hold is certain ([`valid_until`](crate::Hold::valid_until)) for one watchdog timeout after its last
 ///   confirmation, also with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lease of the
 ///   lock. The watchdog restores it at each third. All clients, Rust and Java, should have one watchdog timeout.
-/// * Waiting readers and writers share one channel: a release wakes one reader or writer of each client. The first reader
-///   that gets in brings in those of its client.
+/// * When the lock becomes free, the first of each client's callers that want to read, and the first of those that want to
+///   write, attempt. A reader that gets in brings in the others of its client.
 ///
 /// # Examples
 ///

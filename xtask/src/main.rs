@@ -45,7 +45,7 @@ usage: cargo xtask COMMAND
   test --quick        what can be known within a minute: formatting, lints, unit tests, the
                       explorer, 300 schedules
   test [--all | --rest] [--long] [--busy LOOPS] [--without java] [--record]
-                      the first tier: what finds most bugs for its time, with two Redissons in short
+                      the first tier: what finds most bugs for its time, with three Redissons in short
                       --all also runs the rest: the library alone, the package, the kit, the
                       examples, six Redissons, planted bugs, the benchmarks and the demo
                       --rest runs only what --all adds
