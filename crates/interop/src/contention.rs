@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::fair::Queue;
 use crate::fixture::{Fixture, Load, Scenario};
-use crate::party::Party;
+use crate::party::{Client, Party};
 use test_support::kinds::token_key;
 
 use test_support::{Control, Fate, Proxy, ms, stalls};
@@ -139,9 +139,9 @@ async fn waits_beside_many(fixture: Fixture) {
 }
 
 fn passes(party: &Party) -> u64 {
-    match party {
-        Party::Rust(client) => client.stats().passes_total,
-        Party::Java { .. } => 0,
+    match &party.client {
+        Client::Rust(client) => client.stats().passes_total,
+        Client::Java { .. } => 0,
     }
 }
 

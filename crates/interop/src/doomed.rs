@@ -7,9 +7,9 @@ use redisson_lock::{Lock, LockGuard};
 
 use crate::fixture::{Fixture, LONG, QUICK};
 use crate::joint::{self, Caller, Kind};
-use crate::party::Party;
+use crate::party::{Client, Party};
 use crate::tokens;
-use crate::worker::{Worker, kind_of};
+use crate::worker::{Worker, lock_named};
 use test_support::ms;
 use test_support::peer::Peer;
 
@@ -28,10 +28,12 @@ impl Doomed {
     pub async fn start(fixture: &Fixture, holds: usize) -> Self {
         let (url, name) = (fixture.url(), fixture.name.clone());
         if fixture.first.is_rust() {
+            let name = fixture.first.named(&name);
             return Self::this_program("INTEROP_HOLD", format!("{holds} {url} {name}"));
         }
         let jvm = fixture.another_jvm().await;
-        let worker = Party::java(&jvm, url, QUICK, &[]).await.worker();
+        let party = Party::java(&jvm, url, QUICK, &[]).await;
+        let worker = party.like(&fixture.first).worker();
         let taker = worker.clone();
         tokio::spawn(async move {
             for _ in 0..holds {
@@ -172,8 +174,8 @@ async fn ordered(order: &str, watchdog: Duration) -> (u64, Lock) {
     let mut words = order.splitn(3, ' ');
     let mut word = || words.next().expect("a number, url and name");
     let (number, url, name) = (word().parse().expect("a number"), word(), word());
-    let Party::Rust(client) = Party::rust(url, watchdog).await else {
+    let Client::Rust(client) = Party::rust(url, watchdog).await.client else {
         unreachable!("ours")
     };
-    (number, client.lock_of(kind_of(name), name))
+    (number, lock_named(&client, name))
 }

@@ -25,10 +25,7 @@ pub fn scenarios() -> Vec<Scenario> {
 pub async fn killed_holder(fixture: Fixture) {
     let (second, name) = (&fixture.quick_second.worker(), &fixture.name);
     let holder = Doomed::start(&fixture, 2).await;
-    eventually("the process holds twice", || {
-        fixture.control().count(name) == 2
-    })
-    .await;
+    eventually("the process holds twice", || fixture.count(name) == 2).await;
     let waiting = begin(second, name);
     fixture.somebody_waits(name).await;
     holder.signal("-KILL");
@@ -41,7 +38,7 @@ pub async fn killed_holder(fixture: Fixture) {
 }
 
 /// A waiter that is gone does not keep what it waited for.
-async fn killed_waiter(fixture: Fixture) {
+pub async fn killed_waiter(fixture: Fixture) {
     let (second, name) = (&fixture.second.worker(), &fixture.name);
     second.lock(name, Some(ms(30_000))).await.expect("free");
     let waiter = Doomed::start(&fixture, 1).await;
@@ -59,7 +56,7 @@ async fn killed_waiter(fixture: Fixture) {
 pub async fn paused_holder(fixture: Fixture) {
     let (second, name) = (&fixture.quick_second.worker(), &fixture.name);
     let holder = Doomed::start(&fixture, 1).await;
-    eventually("the process holds", || fixture.control().count(name) == 1).await;
+    eventually("the process holds", || fixture.count(name) == 1).await;
     holder.signal("-STOP");
     let start = Instant::now();
     let (taken, at) = begin(second, name).await.expect("no panic");

@@ -9,8 +9,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::fair::Queue;
 use crate::party::Party;
-use crate::worker::Worker;
-use crate::{scripts, wire};
+use crate::worker::{Part, Worker};
+use crate::{read_write, scripts, wire};
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, kinds, ms, stalls};
 
@@ -256,6 +256,8 @@ pub struct Fixture {
     pub quick_second: Party,
     /// The lock.
     pub name: String,
+    /// Its parties have parts.
+    pub is_read_write: bool,
 }
 
 impl Fixture {
@@ -269,12 +271,27 @@ impl Fixture {
             quick_first: sides.quick[first][0].clone(),
             quick_second: sides.quick[second][1].clone(),
             name: format!("{}:{}", job.scenario.name, job.pair()),
+            is_read_write: false,
         }
     }
 
     /// With locks of this kind.
     pub fn of_kind(mut self, kind: &str) -> Self {
         self.name = format!("{kind}/{}", self.name);
+        self
+    }
+
+    /// With these parts of a read-write lock: what the workers of the first party take, and those of the second.
+    pub fn of_parts(mut self, first: Part, second: Part) -> Self {
+        for (party, part) in [
+            (&mut self.first, first),
+            (&mut self.quick_first, first),
+            (&mut self.second, second),
+            (&mut self.quick_second, second),
+        ] {
+            *party = party.of_part(Some(part));
+        }
+        self.is_read_write = true;
         self
     }
 
@@ -305,6 +322,11 @@ impl Fixture {
         &self.sides.url
     }
 
+    /// The version of Redisson.
+    pub fn version(&self) -> &str {
+        &self.sides.build.version
+    }
+
     pub fn port(&self) -> u16 {
         self.sides.port
     }
@@ -317,10 +339,27 @@ impl Fixture {
     /// What stands under the lock: who has it, and how often; "" if nothing does.
     pub fn seen(&self, name: &str) -> String {
         let control = &mut self.control();
+        if self.is_read_write {
+            return read_write::fields(control, name).join(" ");
+        }
         let holder = kinds::holder(control, name);
         holder.map_or_else(String::new, |holder| {
             format!("{holder} {}", kinds::count(control, name))
         })
+    }
+
+    /// How often it is held; a read-write lock by all of its holders.
+    pub fn count(&self, name: &str) -> i64 {
+        let counts = self.control().run(&["HVALS", name]);
+        counts.split(' ').flat_map(str::parse::<i64>).sum()
+    }
+
+    /// The unlock channel of a lock.
+    fn channel(&self, key: &str) -> String {
+        match self.is_read_write {
+            true => read_write::channel(key),
+            false => channel(key),
+        }
     }
 
     /// A JVM, or another program of this side, that may be killed.
@@ -344,7 +383,7 @@ impl Fixture {
     }
 
     async fn listeners(&self, name: &str, number: u32) {
-        let (channel, number) = (channel(name), format!(" {number}"));
+        let (channel, number) = (self.channel(name), format!(" {number}"));
         let mut control = self.control();
         let are = || {
             control

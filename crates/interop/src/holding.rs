@@ -7,7 +7,7 @@ use redisson_lock::LossReason;
 
 use crate::fixture::{Fixture, QUICK, Scenario, between};
 use crate::kinds::WITHOUT_PREFIX;
-use crate::party::{Fail, Party};
+use crate::party::{Client, Fail, Party};
 use crate::waiting::{begin, is_woken_by};
 use crate::worker::kind_of;
 use test_support::kinds::token_key;
@@ -69,18 +69,17 @@ pub async fn exclusion(fixture: Fixture) {
 
 pub async fn nested_holds(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
-    let control = &mut fixture.control();
     for count in 1..=3 {
         first
             .lock(name, None)
             .await
             .expect("free, or held by itself");
-        assert_eq!(control.count(name), count);
+        assert_eq!(fixture.count(name), count);
         assert_eq!(second.try_lock(name, None, None).await, Ok(false));
     }
     for left in (0..3).rev() {
         first.unlock(name).await.expect("held");
-        assert_eq!(control.count(name), left);
+        assert_eq!(fixture.count(name), left);
         assert_eq!(second.try_lock(name, None, None).await, Ok(left == 0));
     }
     second.unlock(name).await.expect("held");
@@ -109,7 +108,7 @@ pub async fn seen_from_the_other_side(fixture: Fixture) {
             20_000,
         );
     }
-    if let Party::Rust(client) = &fixture.second {
+    if let Client::Rust(client) = &fixture.second.client {
         let holder = client
             .lock_of(kind_of(name), name.as_str())
             .inspect()
@@ -161,17 +160,16 @@ pub async fn names(fixture: Fixture) {
             None => format!("{name} {}", fixture.name),
         };
         first.lock(name, None).await.expect("free");
-        assert_eq!(
-            fixture.control().count(name),
-            1,
-            "the key is the name: {name}"
-        );
+        assert_eq!(fixture.count(name), 1, "the key is the name: {name}");
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "{name}");
         let waiting = tokio::spawn({
             let (second, name) = (second.clone(), name.clone());
             async move { second.try_lock(&name, Some(ms(10_000)), None).await }
         });
         fixture.somebody_waits(name).await;
+        if fixture.is_read_write {
+            second.sleeps().await;
+        }
         first.unlock(name).await.expect("held");
         let start = std::time::Instant::now();
         assert_eq!(waiting.await.expect("no panic"), Ok(true), "{name}");
@@ -192,11 +190,13 @@ pub async fn prefix(fixture: Fixture) {
         let name = &fixture.name;
         let key = &format!("{prefix}{name}");
         first.lock(name, None).await.expect("free");
-        assert_eq!(fixture.control().count(key), 1);
-        assert_eq!(fixture.control().count(name), 0);
+        assert_eq!((fixture.count(key), fixture.count(name)), (1, 0));
         assert_eq!(second.try_lock(name, None, None).await, Ok(false));
         let waiting = begin(second, name);
         fixture.somebody_waits(key).await;
+        if fixture.is_read_write {
+            second.sleeps().await;
+        }
         is_woken_by(waiting, first.unlock(name)).await;
         second.unlock(name).await.expect("held");
         if name.starts_with("fenced/") {

@@ -11,7 +11,7 @@ use test_support::{Server, ms};
 use crate::doomed::Doomed;
 use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
 use crate::kinds::WITHOUT_PREFIX;
-use crate::party::Party;
+use crate::party::{Client, Party};
 
 pub fn scenarios() -> Vec<Scenario> {
     let scenarios = vec![
@@ -147,10 +147,10 @@ pub enum Caller {
 impl Caller {
     pub fn new(kind: Kind, parties: &[Party], name: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1_000_000);
-        if let Party::Java { peer, .. } = &parties[0] {
-            let client = |party: &Party| match party {
-                Party::Java { client, .. } => client.clone(),
-                Party::Rust(_) => unreachable!("all are of one side"),
+        if let Client::Java { peer, .. } = &parties[0].client {
+            let client = |party: &Party| match &party.client {
+                Client::Java { client, .. } => client.clone(),
+                Client::Rust(_) => unreachable!("all are of one side"),
             };
             let clients: Vec<String> = parties.iter().map(client).collect();
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -163,9 +163,9 @@ impl Caller {
             ];
             return Self::Java(peer.clone(), values);
         }
-        let clients = parties.iter().filter_map(|party| match party {
-            Party::Rust(client) => Some(client),
-            Party::Java { .. } => None,
+        let clients = parties.iter().filter_map(|party| match &party.client {
+            Client::Rust(client) => Some(client),
+            Client::Java { .. } => None,
         });
         let owners: Vec<_> = clients.clone().map(|client| client.owner()).collect();
         let members = clients.map(|client| client.lock(name));

@@ -16,6 +16,7 @@ mod holding;
 mod joint;
 mod kinds;
 mod party;
+mod read_write;
 mod scripts;
 mod servers;
 mod several;
@@ -59,6 +60,7 @@ fn scenarios() -> Vec<Scenario> {
         holding::scenarios(),
         kinds::scenarios(),
         fair::scenarios(),
+        read_write::scenarios(),
         joint::scenarios(),
         waiting::scenarios(),
         failures::scenarios(),
@@ -108,7 +110,8 @@ fn by_kind(results: &BTreeMap<String, bool>) -> BTreeMap<&str, (usize, usize)> {
     let mut kinds = BTreeMap::new();
     for (name, passed) in results {
         let mut words = name.split('_').skip(4).take(2);
-        let kind = words.find(|word| ["fenced", "spin", "fair", "multi", "red"].contains(word));
+        let kind =
+            words.find(|word| ["fenced", "spin", "fair", "rw", "multi", "red"].contains(word));
         let counts: &mut (usize, usize) = kinds.entry(kind.unwrap_or("plain")).or_default();
         *counts = (counts.0 + usize::from(*passed), counts.1 + 1);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redisson_lock::{Error, LockClient, LossReason};
 use test_support::peer::Peer;
 
-use crate::worker::{Side, Worker};
+use crate::worker::{Part, Side, Worker, named};
 
 /// What went wrong, in words that both sides share.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,11 +36,23 @@ pub struct Several {
     pub name: String,
 }
 
-/// A client of one side.
+/// A client of one side, whose workers take one part of read-write locks, or locks of another kind.
 #[derive(Clone)]
-pub enum Party {
+pub struct Party {
+    pub client: Client,
+    part: Option<Part>,
+}
+
+#[derive(Clone)]
+pub enum Client {
     Rust(LockClient),
     Java { peer: Peer, client: String },
+}
+
+impl From<Client> for Party {
+    fn from(client: Client) -> Self {
+        Self { client, part: None }
+    }
 }
 
 impl Party {
@@ -53,7 +65,7 @@ impl Party {
             .watchdog_timeout(watchdog)
             .command_timeout(watchdog / 4)
             .key_prefix(prefix);
-        Self::Rust(builder.connect(url).await.expect("the server answers"))
+        Client::Rust(builder.connect(url).await.expect("the server answers")).into()
     }
 
     /// A client in a JVM, with settings of the peer's `open`.
@@ -73,10 +85,24 @@ impl Party {
         values.extend(settings.iter().cloned());
         let opened = peer.call("open", &values).await;
         assert!(opened.is_ok(), "{opened:?}");
-        Self::Java {
-            peer: peer.clone(),
-            client: name,
-        }
+        let peer = peer.clone();
+        Client::Java { peer, client: name }.into()
+    }
+
+    /// The same client, whose workers take this part of read-write locks.
+    pub fn of_part(&self, part: Option<Part>) -> Self {
+        let client = self.client.clone();
+        Self { client, part }
+    }
+
+    /// The part of read-write locks that the workers of another take.
+    pub fn like(&self, other: &Self) -> Self {
+        self.of_part(other.part)
+    }
+
+    /// The name of a lock, after its kind.
+    pub fn named(&self, name: &str) -> String {
+        named(self.part, name)
     }
 
     /// One more client of this side. The settings are for one in a JVM.
@@ -86,49 +112,52 @@ impl Party {
         watchdog: Duration,
         settings: &[(&str, String)],
     ) -> Self {
-        match self {
-            Self::Rust(_) => Self::rust(url, watchdog).await,
-            Self::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
-        }
+        let another = match &self.client {
+            Client::Rust(_) => Self::rust(url, watchdog).await,
+            Client::Java { peer, .. } => Self::java(peer, url, watchdog, settings).await,
+        };
+        another.like(self)
     }
 
     /// One more client of this side, which puts this before the name of each lock.
     pub async fn prefixed(&self, url: &str, watchdog: Duration, prefix: &str) -> Self {
-        match self {
-            Self::Rust(_) => Self::rust_prefixed(url, watchdog, prefix).await,
-            Self::Java { peer, .. } => {
+        let prefixed = match &self.client {
+            Client::Rust(_) => Self::rust_prefixed(url, watchdog, prefix).await,
+            Client::Java { peer, .. } => {
                 let settings = [("prefix", prefix.to_owned())];
                 let settings = &settings[usize::from(prefix.is_empty())..];
                 Self::java(peer, url, watchdog, settings).await
             }
-        }
+        };
+        prefixed.like(self)
     }
 
     /// One more client of this side, of several servers.
     pub async fn of_several(&self, servers: &Several, watchdog: Duration) -> Self {
-        match self {
-            Self::Rust(_) => Self::rust(&servers.rust, watchdog).await,
-            Self::Java { peer, .. } => {
+        let client = match &self.client {
+            Client::Rust(_) => Self::rust(&servers.rust, watchdog).await,
+            Client::Java { peer, .. } => {
                 let settings = [(servers.kind, servers.name.clone())];
                 Self::java(peer, &servers.java, watchdog, &settings).await
             }
-        }
+        };
+        client.like(self)
     }
 
     pub fn is_rust(&self) -> bool {
-        matches!(self, Self::Rust(_))
+        matches!(self.client, Client::Rust(_))
     }
 
     /// A new worker: an owner in Rust, a thread of its own in Java.
     pub fn worker(&self) -> Worker {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        let side = match self {
-            Self::Rust(client) => Side::Rust {
+        let side = match &self.client {
+            Client::Rust(client) => Side::Rust {
                 client: client.clone(),
                 owner: client.owner(),
                 guards: Arc::default(),
             },
-            Self::Java { peer, client } => {
+            Client::Java { peer, client } => {
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 Side::Java {
                     peer: peer.clone(),
@@ -140,6 +169,7 @@ impl Party {
         Worker {
             side,
             by_thread_id: false,
+            part: self.part,
         }
     }
 
@@ -152,10 +182,20 @@ impl Party {
         }
     }
 
+    /// A new worker that takes the read part of locks.
+    pub fn reader(&self) -> Worker {
+        self.worker().reads()
+    }
+
+    /// A new worker that takes the write part of locks.
+    pub fn writer(&self) -> Worker {
+        self.worker().writes()
+    }
+
     pub async fn close(self) {
-        match self {
-            Self::Rust(client) => drop(client.close(Duration::ZERO).await),
-            Self::Java { peer, client } => drop(peer.call("close", &[("client", client)]).await),
+        match self.client {
+            Client::Rust(client) => drop(client.close(Duration::ZERO).await),
+            Client::Java { peer, client } => drop(peer.call("close", &[("client", client)]).await),
         }
     }
 }

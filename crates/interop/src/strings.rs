@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::doomed::Doomed;
 use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
 use crate::kinds::{beside_eight_tasks, found_by_a_waiter};
-use crate::party::Party;
+use crate::party::Client;
 use crate::waiting::begin;
 use crate::worker::kind_of;
 use crate::{contention, holding, waiting};
@@ -79,7 +79,7 @@ async fn seen_from_the_other_side(fixture: Fixture) {
         between("what is left", left, 15_000, 20_000);
     }
     let value = fixture.seen(name);
-    if let Party::Rust(client) = &fixture.second {
+    if let Client::Rust(client) = &fixture.second.client {
         let lock = client.lock_of(kind_of(name), name.as_str());
         let holder = lock.inspect().await.expect("answered").expect("held");
         assert_eq!(format!("{} 1", holder.owner), value, "as Redis has it");

@@ -28,7 +28,7 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 /// What an attempt that waits brings, and when.
-type Waiting = JoinHandle<(Result<(), Fail>, Instant)>;
+pub type Waiting = JoinHandle<(Result<(), Fail>, Instant)>;
 
 pub fn begin(worker: &Worker, name: &str) -> Waiting {
     let (worker, name) = (worker.clone(), name.to_owned());
@@ -55,7 +55,7 @@ pub async fn woken_by_unlock(fixture: Fixture) {
         let waiting = begin(second, name);
         fixture.somebody_waits(name).await;
         // Its second attempt, after subscribing.
-        tokio::time::sleep(ms(30)).await;
+        second.sleeps().await;
         is_woken_by(waiting, first.unlock(name)).await;
         second.unlock(name).await.expect("held");
     }
@@ -67,7 +67,7 @@ pub async fn woken_by_force_unlock(fixture: Fixture) {
     first.lock(name, Some(ms(30_000))).await.expect("free");
     let waiting = begin(second, name);
     fixture.somebody_waits(name).await;
-    tokio::time::sleep(ms(30)).await;
+    second.sleeps().await;
     is_woken_by(waiting, third.force_unlock(name)).await;
     first.unlock_too_late(name).await;
     second.unlock(name).await.expect("held");

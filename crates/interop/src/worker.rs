@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redisson_lock::{LockClient, LockGuard, LockKind, Owner};
+use redisson_lock::{Lock, LockClient, LockGuard, LockKind, Owner};
 use test_support::peer::{Answer, Peer};
 
 use crate::party::{Fail, exception, fail};
@@ -14,6 +14,15 @@ use crate::party::{Fail, exception, fail};
 pub struct Worker {
     pub side: Side,
     pub by_thread_id: bool,
+    /// The part of read-write locks that it takes; otherwise its locks are of another kind.
+    pub part: Option<Part>,
+}
+
+/// A part of a read-write lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Read,
+    Write,
 }
 
 #[derive(Clone)]
@@ -30,6 +39,24 @@ pub enum Side {
     },
 }
 
+/// The name of a lock, after its kind. Both parts of a read-write lock are the same key, which has the name alone.
+pub fn named(part: Option<Part>, name: &str) -> String {
+    match part {
+        None => name.to_owned(),
+        Some(Part::Read) => format!("read/{name}"),
+        Some(Part::Write) => format!("write/{name}"),
+    }
+}
+
+/// The lock of a name after its kind.
+pub fn lock_named(client: &LockClient, name: &str) -> Lock {
+    match name.split_once('/') {
+        Some(("read", name)) => client.lock_of(LockKind::Read, name),
+        Some(("write", name)) => client.lock_of(LockKind::Write, name),
+        _ => client.lock_of(kind_of(name), name),
+    }
+}
+
 /// What a worker holds, by name, the latest last.
 pub type Guards = HashMap<String, Vec<LockGuard>>;
 
@@ -40,6 +67,28 @@ pub fn kind_of(name: &str) -> LockKind {
 }
 
 impl Worker {
+    /// The same owner, which takes the read part of locks.
+    pub fn reads(&self) -> Self {
+        let part = Some(Part::Read);
+        Self {
+            part,
+            ..self.clone()
+        }
+    }
+
+    /// The same owner, which takes the write part of locks.
+    pub fn writes(&self) -> Self {
+        let part = Some(Part::Write);
+        Self {
+            part,
+            ..self.clone()
+        }
+    }
+
+    pub fn is_rust(&self) -> bool {
+        matches!(self.side, Side::Rust { .. })
+    }
+
     /// Takes the lock, for `lease` or until it is released.
     pub async fn lock(&self, name: &str, lease: Option<Duration>) -> Result<(), Fail> {
         match &self.side {
@@ -94,7 +143,7 @@ impl Worker {
                 let guard = guards
                     .lock()
                     .expect("unpoisoned")
-                    .get_mut(name)
+                    .get_mut(&named(self.part, name))
                     .and_then(Vec::pop);
                 let done = match guard {
                     Some(guard) => guard.unlock().await,
@@ -113,13 +162,20 @@ impl Worker {
     /// Releases what is not held any more: refused, with the lock free or held by another.
     ///
     /// Redisson before 3.10.6 takes a free lock for one that it has just released, and says
-    /// nothing; of a fair lock each version does.
+    /// nothing; of a fair lock each version does, of a read-write lock each before 3.44.
     pub async fn unlock_too_late(&self, name: &str) {
-        let free = !self.is_locked(name).await;
+        let free = match self.part {
+            None => !self.is_locked(name).await,
+            // Each part of Redisson's says whether it is locked itself.
+            Some(_) => !self.reads().is_locked(name).await && !self.writes().is_locked(name).await,
+        };
         let unlocked = self.unlock(name).await;
         match &self.side {
             Side::Java { peer, .. }
-                if free && (is_before_3_10_6(&peer.version) || name.starts_with("fair/")) =>
+                if free
+                    && (is_before(&peer.version, [3, 10, 6])
+                        || name.starts_with("fair/")
+                        || self.part.is_some() && is_before(&peer.version, [3, 44, 0])) =>
             {
                 assert_eq!(unlocked, Ok(()))
             }
@@ -181,9 +237,8 @@ impl Worker {
     pub async fn interrupt(&self, name: &str) {
         match &self.side {
             Side::Rust { client, .. } => {
-                let neighbour = client
-                    .lock_of(kind_of(name), name)
-                    .owned_by(&client.owner());
+                let name = named(self.part, name);
+                let neighbour = lock_named(client, &name).owned_by(&client.owner());
                 let waiting =
                     tokio::time::timeout(Duration::from_millis(50), neighbour.lock()).await;
                 assert!(waiting.is_err(), "it was waiting");
@@ -195,6 +250,22 @@ impl Worker {
             } => {
                 let target = [("client", client.clone()), ("target", number.to_string())];
                 peer.call("interrupt", &target).await.expect("answered");
+            }
+        }
+    }
+
+    /// Waits until the thread of this worker waits for a message. Redisson misses that of a writer before. Ours misses none
+    /// since it subscribed, and is given time to answer that it has.
+    pub async fn sleeps(&self) {
+        match &self.side {
+            Side::Rust { .. } => tokio::time::sleep(Duration::from_millis(30)).await,
+            Side::Java {
+                peer,
+                client,
+                number,
+            } => {
+                let target = [("client", client.clone()), ("target", number.to_string())];
+                peer.call("sleeps", &target).await.expect("answered");
             }
         }
     }
@@ -256,7 +327,7 @@ impl Worker {
             Side::Rust { guards, .. } => {
                 let guards = guards.lock().expect("unpoisoned");
                 guards
-                    .get(name)
+                    .get(&named(self.part, name))
                     .and_then(|guards| guards.last())
                     .map(|guard| guard.lost())
             }
@@ -264,11 +335,11 @@ impl Worker {
         }
     }
 
-    fn rust(&self, name: &str, lease: Option<Duration>) -> redisson_lock::Lock {
+    pub fn rust(&self, name: &str, lease: Option<Duration>) -> Lock {
         let Side::Rust { client, owner, .. } = &self.side else {
             unreachable!("asked of our side only")
         };
-        let lock = client.lock_of(kind_of(name), name).owned_by(owner);
+        let lock = lock_named(client, &named(self.part, name)).owned_by(owner);
         lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease))
     }
 
@@ -277,7 +348,7 @@ impl Worker {
             guards
                 .lock()
                 .expect("unpoisoned")
-                .entry(name.to_owned())
+                .entry(named(self.part, name))
                 .or_default()
                 .push(guard);
         }
@@ -292,7 +363,7 @@ impl Worker {
         else {
             unreachable!("asked of Java only")
         };
-        let mut all = vec![("client", client.clone()), ("name", name.to_owned())];
+        let mut all = vec![("client", client.clone()), ("name", named(self.part, name))];
         all.extend(values.iter().cloned());
         if self.by_thread_id {
             // Any long will do; a negative one is nobody's.
@@ -306,13 +377,13 @@ impl Worker {
     }
 }
 
-fn is_before_3_10_6(version: &str) -> bool {
+fn is_before(version: &str, other: [u32; 3]) -> bool {
     let numbers: Vec<u32> = version
         .split('.')
         .filter_map(|number| number.parse().ok())
         .collect();
     // The other libraries have no number.
-    !numbers.is_empty() && numbers < vec![3, 10, 6]
+    !numbers.is_empty() && numbers.as_slice() < &other[..]
 }
 
 fn millis(time: Option<Duration>) -> String {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::party::Fail;
+use crate::party::{Client, Fail};
 use crate::worker::{Worker, kind_of};
 use test_support::{Fate, Proxy, Rolls};
 
@@ -126,7 +126,7 @@ async fn place_of_two_calls(fixture: Fixture) {
     let (_, holder, name) = &fixture.workers();
     let (queue, control) = (Queue::of(name), &mut fixture.control());
     let party = fixture.first.another(fixture.url(), ms(30_000), &[]).await;
-    let Party::Rust(client) = &party else {
+    let Client::Rust(client) = &party.client else {
         unreachable!("ours is first")
     };
     holder.lock(name, None).await.expect("free");

@@ -89,7 +89,10 @@ public class Peer {
                 Runtime.getRuntime().halt(9);
                 return "null";
             case "interrupt":
-                interruptWaiting(THREADS.get(command.get("client") + " " + command.get("target")));
+                waiting(command).interrupt();
+                return "null";
+            case "sleeps":
+                waiting(command);
                 return "null";
             case "bench":
                 return Bench.run(command);
@@ -153,13 +156,14 @@ public class Peer {
         throw new IllegalStateException("it has no name mapper");
     }
 
-    /** Not before the thread waits for an unlock: Redisson counts its permits with a semaphore. */
-    private static void interruptWaiting(Thread thread) throws Exception {
+    /** The thread of a worker, not before it waits for an unlock: Redisson counts its permits with a semaphore. */
+    private static Thread waiting(Command command) throws Exception {
+        Thread thread = THREADS.get(command.get("client") + " " + command.get("target"));
         for (int tries = 0; tries < 2_000; tries++) {
             for (StackTraceElement frame : thread.getStackTrace()) {
-                if (frame.getClassName().equals("java.util.concurrent.Semaphore")) {
-                    thread.interrupt();
-                    return;
+                boolean waits = frame.getClassName().equals("java.util.concurrent.Semaphore");
+                if (waits && thread.getState() != Thread.State.RUNNABLE) {
+                    return thread;
                 }
             }
             Thread.sleep(5);
