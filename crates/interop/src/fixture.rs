@@ -215,9 +215,9 @@ impl Sides {
         wire::check(self.port, rust, java).await;
     }
 
-    /// Scripts that the library does not call yet, beside the JVM's locks.
+    /// Scripts of ours beside the JVM's locks.
     pub async fn send_scripts(&self) {
-        scripts::check(self.port, &self.long[1], &self.quick[1][0]).await;
+        scripts::check(self.port, &self.long[1]).await;
     }
 
     /// Kills the JVM in the middle of everything, or stops it again and again.

@@ -42,7 +42,7 @@ macro_rules! of_readers {
 mod leases;
 mod nesting;
 mod readers;
-mod storm;
+pub mod storm;
 
 pub fn scenarios() -> Vec<Scenario> {
     let mut scenarios = of_both! {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use crate::fair::Queue;
 use crate::fixture::{Fixture, QUICK, Scenario, Topology, channel, eventually};
 use crate::party::{Party, Several};
+use crate::read_write;
 use crate::waiting::{begin, is_woken_by};
+use crate::worker::Part::{Read, Write};
 use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms, slot};
 
 /// In a cluster they listen at a node where a release by `Announce::Auto` does not find them; `Both` reaches
@@ -50,6 +52,36 @@ pub fn scenarios() -> Vec<Scenario> {
             mixed_workers(f.of_kind("fair"), Cluster)
         })
         .on(Cluster),
+        Scenario::new("cluster_rw_woken_by_unlock_wr", |f| {
+            woken_by_unlock(f.of_parts(Write, Read), Cluster)
+        })
+        .on(Cluster)
+        .not_second(OLD),
+        Scenario::new("cluster_rw_woken_by_unlock_rw", |f| {
+            woken_by_unlock(f.of_parts(Read, Write), Cluster)
+        })
+        .on(Cluster)
+        .not_second(OLD),
+        Scenario::new("cluster_rw_watchdog_rw", |f| {
+            watchdog(f.of_parts(Read, Write), Cluster)
+        })
+        .on(Cluster),
+        Scenario::new("cluster_rw_storm", |f| {
+            storm(f.of_parts(Read, Read), Cluster)
+        })
+        .on(Cluster),
+        Scenario::new("sentinel_rw_woken_by_unlock_wr", |f| {
+            woken_by_unlock(f.of_parts(Write, Read), Sentinel)
+        })
+        .on(Sentinel),
+        Scenario::new("sentinel_rw_woken_by_unlock_rw", |f| {
+            woken_by_unlock(f.of_parts(Read, Write), Sentinel)
+        })
+        .on(Sentinel),
+        Scenario::new("sentinel_rw_storm", |f| {
+            storm(f.of_parts(Read, Read), Sentinel)
+        })
+        .on(Sentinel),
         Scenario::new("sentinel_fair_woken_by_unlock", |f| {
             woken_by_unlock(f.of_kind("fair"), Sentinel)
         })
@@ -199,6 +231,9 @@ async fn woken_by_unlock(fixture: Fixture, topology: Topology) {
         one.lock(&name, Some(ms(30_000))).await.expect("free");
         let waiting = begin(&other, &name);
         field.somebody_waits(&name).await;
+        if fixture.is_read_write {
+            other.sleeps().await;
+        }
         is_woken_by(waiting, one.unlock(&name)).await;
         other.unlock(&name).await.expect("held");
     }
@@ -270,6 +305,24 @@ async fn mixed_workers(fixture: Fixture, topology: Topology) {
     }
     while let Some(done) = tasks.join_next().await {
         done.expect("no panic");
+    }
+    field.close().await;
+}
+
+/// Readers and writers of both sides at one lock of each primary.
+async fn storm(fixture: Fixture, topology: Topology) {
+    let field = Field::open(&fixture, topology, ms(read_write::storm::WATCHDOG)).await;
+    let mut locks = tokio::task::JoinSet::new();
+    for name in field.names(&fixture) {
+        let parties = [field.first.clone(), field.second.clone()];
+        locks.spawn(async move { read_write::storm::work(&parties, &name, 8).await });
+    }
+    while let Some(done) = locks.join_next().await {
+        done.expect("no panic");
+    }
+    for name in field.names(&fixture) {
+        let left = field.control(&name).hash(&name);
+        assert_eq!(left, "", "{name}: nothing is left");
     }
     field.close().await;
 }

@@ -266,11 +266,13 @@ impl Control {
 
 /// Whether somebody listens for releases of this lock at a server, on a classic or on a sharded channel.
 pub fn has_listener(control: &mut Control, key: &str) -> bool {
-    let channel = format!("redisson_lock__channel:{{{key}}}");
+    // The second one is that of a read-write lock.
+    let channels = ["redisson_lock__channel", "redisson_rwlock"];
+    let channels = channels.map(|channel| format!("{channel}:{{{key}}}"));
     // Before Redis 7.0 there are no sharded channels.
     ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
-        let listeners = control.try_run(&["PUBSUB", kind, &channel]);
-        listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
+        let listeners = control.try_run(&["PUBSUB", kind, &channels[0], &channels[1]]);
+        listeners.is_ok_and(|listeners| listeners.split(' ').any(|word| word == "1"))
     })
 }
 

@@ -10,7 +10,7 @@ use crate::party::Party;
 use test_support::{Fate, Proxy, Rolls};
 
 /// A reader that is about to wait misses the message of a writer in Java, which costs it what is left of this.
-const WATCHDOG: u64 = 5_000;
+pub const WATCHDOG: u64 = 5_000;
 
 pub fn scenarios() -> Vec<Scenario> {
     let [storm] = of_readers! { "rw_storm", storm; };
@@ -31,9 +31,10 @@ async fn storm(fixture: Fixture) {
         parties.push(party.another(url, ms(WATCHDOG), &[]).await);
     }
     // The server is to know the scripts.
-    work(&fixture, &parties, 3).await;
+    work(&parties, &fixture.name, 3).await;
     proxy.rule(Fate::Again, usize::MAX, |words| words[0] == "EVALSHA");
-    work(&fixture, &parties, 25).await;
+    work(&parties, &fixture.name, 25).await;
+    nothing_left(&mut fixture.control(), &fixture.name).await;
     let twice = proxy.hit.load(Ordering::SeqCst);
     let ours = parties.iter().any(Party::is_rust);
     assert!(twice >= 100 || !ours, "{twice} scripts");
@@ -45,12 +46,13 @@ async fn storm(fixture: Fixture) {
 /// How many are inside: a reader counts as one, a writer as this.
 const WRITER: i64 = 1_000_000;
 
-async fn work(fixture: &Fixture, parties: &[Party], sections: usize) {
+/// Eight workers of each party on one lock.
+pub async fn work(parties: &[Party], key: &str, sections: usize) {
     let inside = Arc::<AtomicI64>::default();
     let mut workers = JoinSet::new();
     for nth in 0..16 {
         let worker = parties[nth % 2].worker();
-        let (inside, key) = (Arc::clone(&inside), fixture.name.clone());
+        let (inside, key) = (Arc::clone(&inside), key.to_owned());
         workers.spawn(async move {
             let (mut rolls, mut own) = (Rolls(nth as u64 + 1), 0);
             for _ in 0..sections {
@@ -84,7 +86,6 @@ async fn work(fixture: &Fixture, parties: &[Party], sections: usize) {
         written += done.expect("no panic");
     }
     assert!(written > 0, "some have written");
-    nothing_left(&mut fixture.control(), &fixture.name).await;
 }
 
 /// A section of a reader, or of a writer.
