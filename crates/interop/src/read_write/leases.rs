@@ -17,20 +17,29 @@ const SHORTENS: &[&str] = &["3.6.5"];
 const RENEWS_ALL: &[&str] = &["3.12.5", "3.20.0", "3.24.3", "3.52.0"];
 
 pub fn scenarios() -> Vec<Scenario> {
-    let [together, shorter, late, foreign, dead] = of_readers! {
+    let [together, shorter, longer, late, foreign, dead, stopped] = of_readers! {
         "rw_watchdog_keeps_readers", watchdog_keeps_readers;
         "rw_shorter_lease_beside_a_longer", shorter_beside_longer;
+        "rw_longer_lease_leaves", longer_leaves;
         "rw_late_unlock_beside_a_reader", late_unlock;
         "rw_renewals_beside_a_long_lease", renewals_beside_a_long_lease;
         "rw_dead_reader_beside_another", dead_reader;
+        "rw_stopped_reader_beside_another", stopped_reader;
     };
     vec![
         together.not_second(LETS_KEYS_END),
         shorter.not_first(SHORTENS),
+        longer,
         late.short(),
         foreign,
         dead.load(Load::Process),
+        stopped.load(Load::Process).not_second(LETS_KEYS_END),
     ]
+}
+
+/// The second party's readers renew the keys of the first one's.
+fn renews_the_other(fixture: &Fixture) -> bool {
+    !fixture.second.is_rust() && RENEWS_ALL.contains(&fixture.version())
 }
 
 /// Whoever wants to write does not get it for this long.
@@ -80,7 +89,28 @@ async fn shorter_beside_longer(fixture: Fixture) {
     nothing_left(&mut fixture.control(), key).await;
 }
 
-/// A reader releases, or is renewed, when its lease has ended: another one that reads is not concerned.
+/// What a reader asked for that has left keeps nobody out.
+async fn longer_leaves(fixture: Fixture) {
+    let (first, second, key) = &fixture.workers();
+    let (writer, control) = (fixture.second.writer(), &mut fixture.control());
+    first.lock(key, Some(ms(60_000))).await.expect("free");
+    let asked = Instant::now();
+    second.lock(key, Some(ms(2_000))).await.expect("joins");
+    let start = Instant::now();
+    first.unlock(key).await.expect("held");
+    let left = control.pttl(key);
+    assert!((1..=2_000).contains(&left), "{left} ms are left");
+    assert!(!gets(&writer, key).await, "one reads");
+    writer.lock(key, None).await.expect("in the end");
+    // Ours is over a little earlier.
+    assert!(asked.elapsed() >= ms(1_700), "{:?}", asked.elapsed());
+    between("a lease of 2 s", start.elapsed(), 0, 2_000 + 250);
+    second.unlock_too_late(key).await;
+    writer.unlock(key).await.expect("held");
+    nothing_left(control, key).await;
+}
+
+/// A reader releases when its lease has ended: another one that reads is not concerned.
 async fn late_unlock(fixture: Fixture) {
     let (first, second, key) = &fixture.workers();
     let (writer, control) = (fixture.second.writer(), &mut fixture.control());
@@ -107,8 +137,7 @@ async fn renewals_beside_a_long_lease(fixture: Fixture) {
     second.lock(key, None).await.expect("joins");
     is_kept(&fixture, &writer, QUICK * 2).await;
     second.unlock(key).await.expect("held");
-    let are_java = !fixture.first.is_rust() && !fixture.second.is_rust();
-    if are_java && RENEWS_ALL.contains(&fixture.version()) {
+    if renews_the_other(&fixture) && !fixture.first.is_rust() {
         // Its key has been shortened, and nothing raises it again.
         let wait = Some(QUICK + ms(250));
         assert_eq!(writer.try_lock(key, wait, None).await, Ok(true));
@@ -147,6 +176,38 @@ async fn dead_reader(fixture: Fixture) {
         0,
         1_500 + 250,
     );
+    writer.unlock(key).await.expect("held");
+    nothing_left(control, key).await;
+}
+
+/// A process that reads stands still until its key has ended, and goes on. Its lock has been kept by another reader: it may
+/// take notice or not, but it keeps nobody out for longer than one lease after that one has left.
+async fn stopped_reader(fixture: Fixture) {
+    let (second, key) = (&fixture.quick_second.reader(), &fixture.name);
+    let (writer, control) = (fixture.quick_second.writer(), &mut fixture.control());
+    second.lock(key, None).await.expect("free");
+    let others = keys(control, key).remove(0).0;
+    let stopped = Doomed::start(&fixture, 1).await;
+    eventually("the process reads", || fixture.count(key) == 2).await;
+    stopped.signal("-STOP");
+    if renews_the_other(&fixture) {
+        is_kept(&fixture, &writer, QUICK * 2).await;
+        assert_eq!(keys(control, key).len(), 2, "the other one renews both");
+    } else {
+        let all_others = |keys: Vec<(String, i64)>| keys.iter().all(|(key, _)| *key == others);
+        eventually("its key ends", || all_others(keys(control, key))).await;
+    }
+    stopped.signal("-CONT");
+    is_kept(&fixture, &writer, QUICK).await;
+    second.unlock(key).await.expect("held all the time");
+    if renews_the_other(&fixture) && !fixture.first.is_rust() {
+        // It has noticed nothing, and goes on.
+        is_kept(&fixture, &writer, QUICK * 2).await;
+        stopped.signal("-KILL");
+    }
+    let start = Instant::now();
+    writer.lock(key, None).await.expect("in the end");
+    between("after the last one", start.elapsed(), 0, 1_500 + 250);
     writer.unlock(key).await.expect("held");
     nothing_left(control, key).await;
 }
