@@ -213,6 +213,7 @@ impl Sides {
     pub async fn compare_on_the_wire(&self) {
         let [rust, java] = &self.long;
         wire::check(self.port, rust, java).await;
+        read_write::wire::check(self.port, rust, java).await;
     }
 
     /// Scripts of ours beside the JVM's locks.

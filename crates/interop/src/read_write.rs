@@ -43,6 +43,7 @@ mod leases;
 mod nesting;
 mod readers;
 pub mod storm;
+pub mod wire;
 
 pub fn scenarios() -> Vec<Scenario> {
     let mut scenarios = of_both! {

@@ -7,14 +7,18 @@ use crate::doomed::Doomed;
 use crate::fixture::{QUICK, between};
 use crate::waiting::is_woken_by;
 
-/// The keys of read holds are not renewed, so the release of another reader deletes the lock: Redisson before 3.8.1.
-const LETS_KEYS_END: &[&str] = &["3.6.5"];
+/// The keys of read holds are not renewed, so the release of another reader deletes the lock: Redisson before 3.8.1, and from
+/// 3.44 to 3.52 those of all but one of a client's locks.
+const LETS_KEYS_END: &[&str] = &["3.6.5", "3.52.0"];
 
 /// A reader that joins sets the lease of the lock to its own, which may be shorter: Redisson before 3.11.1.
 const SHORTENS: &[&str] = &["3.6.5"];
 
 /// A renewal sets the keys of all readers, also of other clients: Redisson from 3.8.1 to 4.3.
-const RENEWS_ALL: &[&str] = &["3.12.5", "3.20.0", "3.24.3", "3.52.0"];
+const RENEWS_ALL: &[&str] = &["3.12.5", "3.20.0", "3.24.3"];
+
+/// It does that for one of a client's locks.
+const RENEWS_ALL_OF_ONE: &[&str] = &["3.52.0"];
 
 pub fn scenarios() -> Vec<Scenario> {
     let [together, shorter, longer, late, foreign, dead, stopped] = of_readers! {
@@ -31,7 +35,7 @@ pub fn scenarios() -> Vec<Scenario> {
         shorter.not_first(SHORTENS),
         longer,
         late.short(),
-        foreign,
+        foreign.not_first(RENEWS_ALL_OF_ONE),
         dead.load(Load::Process),
         stopped.load(Load::Process).not_second(LETS_KEYS_END),
     ]
