@@ -100,6 +100,14 @@ impl Doomed {
         assert!(sent.expect("kill runs").success());
     }
 
+    /// Waits until a JVM waits for a message. Stopped before it has read the reply to its attempt, it takes that for lost
+    /// when it goes on, and sends the attempt again for a caller whose time is over.
+    pub async fn sleeps(&self) {
+        if let Self::Java { worker, .. } = self {
+            worker.sleeps().await;
+        }
+    }
+
     /// Ours has no caller who would unlock: its watchdog finds out by itself.
     pub async fn unlocks_too_late(&self, name: &str) {
         if let Self::Java { worker, .. } = self {

@@ -87,6 +87,7 @@ async fn paused_waiter(fixture: Fixture) {
     let waiter = Doomed::start(&fixture, 1).await;
     fixture.somebody_waits(name).await;
     attempts_no_more(monitor, &fixture).await;
+    waiter.sleeps().await;
     waiter.signal("-STOP");
     second.unlock(name).await.expect("held");
     third

@@ -338,6 +338,7 @@ async fn stopped_head(fixture: Fixture) {
     let monitor = Monitor::start(fixture.port());
     let head = Doomed::tries(&fixture, ms(60_000)).await;
     queue.last_looks_again(control, 1, monitor).await;
+    head.sleeps().await;
     head.signal("-STOP");
     holder.unlock(name).await.expect("held");
     for _ in 0..3 {

@@ -177,6 +177,7 @@ async fn told_head_leaves(fixture: Fixture) {
     let head = Doomed::tries(&fixture, ms(WAIT)).await;
     let owner = queue.last_looks_again(control, 1, monitor).await;
     let asked = Instant::now();
+    head.sleeps().await;
     head.signal("-STOP");
     // By one of these the next one counts.
     control.run(&["PEXPIRE", name, &LEFT.to_string()]);
