@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redisson_lock::{Lock, LockClient, LockGuard, LockKind, Owner};
+use redisson_lock::{Lock, LockClient, LockGuard, LockKind, Owner, RwHolders};
 use test_support::peer::{Answer, Peer};
 
 use crate::party::{Fail, exception, fail};
@@ -51,8 +51,8 @@ pub fn named(part: Option<Part>, name: &str) -> String {
 /// The lock of a name after its kind.
 pub fn lock_named(client: &LockClient, name: &str) -> Lock {
     match name.split_once('/') {
-        Some(("read", name)) => client.lock_of(LockKind::Read, name),
-        Some(("write", name)) => client.lock_of(LockKind::Write, name),
+        Some(("read", name)) => client.rw_lock(name).read(),
+        Some(("write", name)) => client.rw_lock(name).write(),
         _ => client.lock_of(kind_of(name), name),
     }
 }
@@ -341,6 +341,15 @@ impl Worker {
         };
         let lock = lock_named(client, &named(self.part, name)).owned_by(owner);
         lease.map_or_else(|| lock.clone(), |lease| lock.lease(lease))
+    }
+
+    /// All holders of a read-write lock, as our side sees them.
+    pub async fn rw_holders(&self, name: &str) -> Option<RwHolders> {
+        let Side::Rust { client, .. } = &self.side else {
+            unreachable!("asked of our side only")
+        };
+        let holders = client.rw_lock(name).inspect().await;
+        holders.expect("answered")
     }
 
     fn keep(&self, name: &str, guard: LockGuard) {

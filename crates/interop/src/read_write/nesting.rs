@@ -114,7 +114,17 @@ async fn seen_from_the_other_side(fixture: Fixture) {
     }
     assert!(second.is_locked(key).await && first.is_locked(key).await);
     assert!(first.is_held(key).await && !second.is_held(key).await);
-    assert!(!other_part.is_held(key).await);
+    let other_parts = [
+        &other_part,
+        &if writes {
+            second.reads()
+        } else {
+            second.writes()
+        },
+    ];
+    for part in other_parts {
+        assert!(!part.is_held(key).await && !part.is_locked(key).await);
+    }
     let counts = (first.hold_count(key).await, second.hold_count(key).await);
     assert_eq!((counts, other_part.hold_count(key).await), ((2, 0), 0));
     // A nested write hold of Redisson adds its lease.
@@ -124,10 +134,15 @@ async fn seen_from_the_other_side(fixture: Fixture) {
         between("what is left", left, most - 5_000, most);
     }
     if second.is_rust() {
-        let holder = second.rust(key, None).inspect().await.expect("answered");
-        let holder = holder.expect("held");
+        let holders = second.rw_holders(key).await.expect("held");
+        assert_eq!(holders.writer.is_some(), writes);
+        let mut all = holders.writer.iter().chain(&holders.readers);
+        let holder = all.next().expect("one of them");
+        assert!(all.next().is_none(), "{holders:?}");
+        let seen = second.rust(key, None).inspect().await.expect("answered");
+        let seen = seen.map(|seen| (seen.owner, seen.hold_count));
+        assert_eq!(seen, Some((holder.owner.clone(), holder.hold_count)));
         let field = format!("{} {}", holder.owner, holder.hold_count);
-        assert_eq!(holder.owner.ends_with(":write"), writes);
         let mode = if writes { "mode write" } else { "mode read" };
         assert_eq!(fields(&mut fixture.control(), key), [field.as_str(), mode]);
     }
