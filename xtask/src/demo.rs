@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::java::Java;
 use crate::tools::{self, Server};
 use crate::{Problem, interop, java};
 
@@ -19,12 +20,17 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             "--svg shows all eight strategies: say it alone",
         ));
     }
+    if let ["--kinds", rest @ ..] | [rest @ .., "--kinds"] = arguments
+        && (rest.is_empty() || rest == ["--without-java"])
+    {
+        return of_kinds(rest.is_empty(), install);
+    }
     let several = arguments
         .iter()
         .any(|word| ["--cluster", "--sentinel", "--kinds"].contains(word));
     if several && arguments.len() > 1 {
         return Err(Problem::to_do(
-            "--cluster, --sentinel and --kinds start servers of their own: say one of them alone",
+            "--cluster, --sentinel and --kinds start servers of their own: say one of them alone, or --kinds with --without-java",
         ));
     }
     let server = tools::redis_server(install)?;
@@ -35,20 +41,41 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     if with_java {
         // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
         // with us.
-        let newest = interop::newest();
-        let java = java::find(install)?;
-        java.build(newest)?;
-        java.apply(&mut command);
-        println!("every other seller process is a JVM with Redisson {newest}");
-        command
-            .env("DEMO_JAVA", java::classes(newest))
-            .args(["--only", "redisson-lock"]);
+        beside_java(&mut command, &java::find(install)?)?;
+        println!(
+            "every other seller process is a JVM with Redisson {}",
+            interop::newest()
+        );
+        command.args(["--only", "redisson-lock"]);
     }
     if svg {
         command.arg("--svg").arg(tools::root().join(PICTURE));
     }
     let server = Server::start(&server)?;
     ended(command.args(["--url", &server.url]).args(rest))
+}
+
+fn of_kinds(with_java: bool, install: bool) -> Result<(), Problem> {
+    let server = tools::redis_server(install)?;
+    let mut command = Command::new(build()?);
+    command.arg("--kinds").env("REDIS_SERVER_BIN", server);
+    if with_java {
+        let java = java::find(install).map_err(|problem| {
+            let instead = "Without Java: cargo xtask demo --kinds --without-java";
+            Problem::to_do(format!("{}\n{instead}", problem.text))
+        })?;
+        beside_java(&mut command, &java)?;
+    }
+    ended(&mut command)
+}
+
+/// Has the demo start JVMs with the newest Redisson.
+pub fn beside_java(demo: &mut Command, java: &Java) -> Result<(), Problem> {
+    let newest = interop::newest();
+    java.build(newest)?;
+    java.apply(demo);
+    demo.env("DEMO_JAVA", java::classes(newest));
+    Ok(())
 }
 
 fn ended(demo: &mut Command) -> Result<(), Problem> {

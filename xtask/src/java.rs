@@ -152,6 +152,7 @@ impl Java {
         let sources = [
             "pom.xml",
             "src/main/java/Bench.java",
+            "src/main/java/Kinds.java",
             "src/main/java/Peer.java",
             "src/main/java/Seller.java",
         ]

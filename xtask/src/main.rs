@@ -39,9 +39,11 @@ usage: cargo xtask COMMAND
   demo --cluster | --sentinel
                       the same stock while a primary is killed of whose lock no replica knows: what is
                       sold without sync_replicas, and with it
-  demo --kinds        the same stock under a fenced lock, with guarded writes, and under a red lock: what
+  demo --kinds [--without-java]
+                      the same stock under a fenced lock, with guarded writes, and under a red lock: what
                       becomes of the late write of a stopped holder, and of a sale in which one of five
-                      servers is killed
+                      servers is killed; owners of a Rust and a JVM client get a fair lock in the order in
+                      which they came; readers of both see no half of a report that is updated
   test --quick        what can be known within a minute: formatting, lints, unit tests, the
                       explorer, 300 schedules
   test [--all | --rest] [--long] [--busy LOOPS] [--without java] [--record]

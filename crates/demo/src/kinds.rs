@@ -1,10 +1,14 @@
-//! The stock under locks of other kinds: a fenced lock, guarded writes of a plain one, and a red lock at five servers.
+//! Locks of other kinds. The stock under a fenced lock, guarded writes of a plain one, and a red lock at five servers; a
+//! queue for a fair lock, and a report under a read-write lock, both shared with a JVM.
 //!
 //! In the first two, one seller process is stopped while it holds the lock, until its lease is over and others have sold.
 //! Then it goes on, and writes without a look at its lock. In the third, one server is killed in the middle of a sale.
 
+mod jvm;
 mod paused;
+mod queue;
 mod red;
+mod report;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +17,7 @@ pub use paused::{Check, process};
 
 use crate::reported;
 
-/// Sells the stock under each kind. `without_checks`: only in the first two, which must not be exact then.
+/// Shows each kind. `without_checks`: but for the red lock, and none may be exact then.
 pub async fn run(without_checks: bool) -> ExitCode {
     reported(rows(without_checks).await)
 }
@@ -38,6 +42,17 @@ async fn rows(without_checks: bool) -> Result<Vec<String>, String> {
         println!("{}", row.text());
         problems.extend(row.problem());
     }
+    let beside = match std::env::var_os("DEMO_JAVA") {
+        Some(_) => "a Rust and a JVM client",
+        None => "a Rust client; without DEMO_JAVA the JVM is left out",
+    };
+    println!("\nA queue for a lock, and a report that is read and written, by {beside}.\n");
+    let row = queue::row(without_checks).await?;
+    println!("{}", row.text());
+    problems.extend(row.problem());
+    let row = report::row(without_checks).await?;
+    println!("{}", row.text());
+    problems.extend(row.problem());
     Ok(problems)
 }
 

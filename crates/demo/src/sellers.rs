@@ -112,11 +112,16 @@ impl Seller {
         }
     }
 
-    /// Writes a line to its standard input.
+    /// Writes an empty line to its standard input.
     pub fn go_on(&mut self) -> Result<(), String> {
+        self.say("")
+    }
+
+    /// Writes a line to its standard input.
+    pub fn say(&mut self, line: &str) -> Result<(), String> {
         let input = self.child.stdin.as_mut().ok_or("its input is closed")?;
         input
-            .write_all(b"\n")
+            .write_all(format!("{line}\n").as_bytes())
             .map_err(|error| format!("cannot write to a seller: {error}"))
     }
 

@@ -8,6 +8,7 @@ use super::busy::BusyLoops;
 use super::parts::{ALONE, LIBRARY, REST};
 use super::report::Report;
 use super::{DENY, Machine, examples, no_run};
+use crate::demo::beside_java;
 use crate::java::Java;
 use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, interop, mutants, sim};
@@ -56,7 +57,7 @@ impl Report {
         drop(busy_loops);
         self.demo_without_its_lock(server);
         self.demo_without_its_replicas(server);
-        self.demo_of_the_kinds(server);
+        self.demo_of_the_kinds(machine);
     }
 
     /// A moment of every scenario: its counts must be right. Without Java, Redisson is left out.
@@ -103,18 +104,23 @@ impl Report {
         self.ran("demo fails without its replicas", failed_as_it_should);
     }
 
-    /// Late writes are refused, and accepted without the checks.
-    fn demo_of_the_kinds(&mut self, server: &Path) {
+    /// Late writes are refused, owners get a fair lock in order, and readers see no half of a report. Without the checks
+    /// none of it is so. Without Java, the JVMs are left out.
+    fn demo_of_the_kinds(&mut self, machine: &Machine) {
         let demo = || {
             let program = tools::program("demo")?;
             let mut demo = Command::new(&program);
-            demo.env("REDIS_SERVER_BIN", server).arg("--kinds");
+            demo.env("REDIS_SERVER_BIN", &machine.server).arg("--kinds");
+            match &machine.java {
+                Some(java) => beside_java(&mut demo, java)?,
+                None => _ = demo.env_remove("DEMO_JAVA"),
+            }
             let output = output(&mut demo)?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 return Err(Problem::failed(format!("{}: {said}", output.status)));
             }
-            is_not_exact(demo.arg("--take-out-the-checks"), 2)
+            is_not_exact(demo.arg("--take-out-the-checks"), 4)
         };
         self.ran("demo of the kinds, which fails without its checks", demo);
     }
