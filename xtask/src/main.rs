@@ -63,7 +63,8 @@ usage: cargo xtask COMMAND
                       what a lock costs, beside Redisson, rslock and the bare scripts: a table,
                       target/bench/results.json, and docs/benchmarks.md with its plots, in about
                       40 minutes; --quick: three short rounds in about four minutes, docs/ is not
-                      written; --smoke: a moment of each, for its counts
+                      written; --smoke: a moment of each, for its counts; --only fair16 --only readers16
+                      writes their part of the page
 
   sim [--topology cluster | --kind KIND] [--first SEED] [--seeds N | --seconds T]
                       simulated schedules, on one server, or in a cluster whose slots move and whose

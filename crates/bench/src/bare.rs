@@ -13,6 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo};
 use sha1_smol::Sha1;
+use test_support::kinds::FAIR;
 use test_support::{ACQUIRE, RELEASE};
 
 use crate::context::Context;
@@ -22,10 +23,25 @@ pub enum Which {
     Acquire,
     Release,
     Pass,
+    FairAcquire,
+    FairRelease,
+    ReadAcquire,
+    ReadRelease,
 }
 
 /// The order is that of [`Which`].
-const SOURCES: [&str; 3] = [ACQUIRE, RELEASE, include_str!("../lua/pass.lua")];
+const SOURCES: [&str; 7] = [
+    ACQUIRE,
+    RELEASE,
+    include_str!("../lua/pass.lua"),
+    FAIR.acquire,
+    FAIR.release,
+    include_str!("../../../lua/read_write/read_acquire.lua"),
+    include_str!("../../../lua/read_write/read_release.lua"),
+];
+
+/// What a reply that is a list is read as: another owner holds the lock, or it is another owner's turn.
+pub const BUSY: i64 = i64::MIN;
 
 #[derive(Debug, Clone, Copy)]
 pub enum Argument<'a> {
@@ -38,12 +54,12 @@ pub trait Scripts: Send + Sync + 'static {
     fn call<'a>(
         &'a self,
         which: Which,
-        key: &'a str,
+        keys: &'a [&'a str],
         arguments: &'a [Argument<'a>],
     ) -> impl Future<Output = i64> + Send;
 }
 
-fn load(context: &Context) -> [String; 3] {
+fn load(context: &Context) -> [String; 7] {
     SOURCES.map(|source| {
         context.with_control(|control| control.run(&["SCRIPT", "LOAD", source]));
         Sha1::from(source).digest().to_string()
@@ -52,7 +68,7 @@ fn load(context: &Context) -> [String; 3] {
 
 pub struct BareFred {
     pub client: Client,
-    hashes: [String; 3],
+    hashes: [String; 7],
 }
 
 impl BareFred {
@@ -95,27 +111,30 @@ impl BareFred {
 }
 
 impl Scripts for BareFred {
-    async fn call(&self, which: Which, key: &str, arguments: &[Argument<'_>]) -> i64 {
+    async fn call(&self, which: Which, keys: &[&str], arguments: &[Argument<'_>]) -> i64 {
         let options = Options {
             max_attempts: Some(1),
             timeout: Some(TIMEOUT / 2),
             ..Options::default()
         };
         let hash = self.hashes[which as usize].as_str();
-        let mut values: Vec<Value> = vec![hash.into(), 1.into(), key.into()];
+        let count = i64::try_from(keys.len()).expect("few");
+        let mut values: Vec<Value> = vec![hash.into(), count.into()];
+        values.extend(keys.iter().map(|key| Value::from(*key)));
         values.extend(arguments.iter().map(|argument| match *argument {
             Argument::Text(text) => text.into(),
             Argument::Number(number) => number.into(),
         }));
         let command = CustomCommand::new_static("EVALSHA", None::<u16>, false);
         let client = self.client.with_options(&options);
-        client.custom(command, values).await.expect("answered")
+        let answer: Value = client.custom(command, values).await.expect("answered");
+        answer.as_i64().unwrap_or(BUSY)
     }
 }
 
 pub struct BareRedis {
     connection: MultiplexedConnection,
-    hashes: [String; 3],
+    hashes: [String; 7],
 }
 
 impl BareRedis {
@@ -139,9 +158,10 @@ impl BareRedis {
 }
 
 impl Scripts for BareRedis {
-    async fn call(&self, which: Which, key: &str, arguments: &[Argument<'_>]) -> i64 {
+    async fn call(&self, which: Which, keys: &[&str], arguments: &[Argument<'_>]) -> i64 {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.hashes[which as usize]).arg(1).arg(key);
+        let hash = &self.hashes[which as usize];
+        command.arg(hash).arg(keys.len()).arg(keys);
         for argument in arguments {
             match *argument {
                 Argument::Text(text) => command.arg(text),
@@ -149,8 +169,14 @@ impl Scripts for BareRedis {
             };
         }
         let mut connection = self.connection.clone();
-        let answer = command.query_async(&mut connection);
-        answer.await.expect("answered")
+        match command
+            .query_async(&mut connection)
+            .await
+            .expect("answered")
+        {
+            redis::Value::Int(answer) => answer,
+            _ => BUSY,
+        }
     }
 }
 

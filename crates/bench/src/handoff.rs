@@ -132,7 +132,7 @@ impl Bare {
     async fn acquire(lock: &'static str, client: &BareFred, task: usize) {
         let owner = owner(task);
         let arguments = [text(&owner), Argument::Number(1), LEASE_MS];
-        let answer = client.call(Which::Acquire, lock, &arguments).await;
+        let answer = client.call(Which::Acquire, &[lock], &arguments).await;
         assert_eq!(answer, 1, "free");
     }
 
@@ -140,7 +140,7 @@ impl Bare {
         let (owner, channel) = (owner(task), channel(self.lock));
         let (zero, one) = (Argument::Number(0), Argument::Number(1));
         let arguments = [text(&owner), zero, one, text(&channel)];
-        let answer = client.call(Which::Release, self.lock, &arguments).await;
+        let answer = client.call(Which::Release, &[self.lock], &arguments).await;
         // One more than have heard the message.
         assert!(answer >= 1, "held");
     }
@@ -211,6 +211,7 @@ impl InJvm {
             values,
             tasks: 1,
             one_lock: true,
+            readers: 0,
         })))
     }
 }

@@ -190,6 +190,7 @@ pub async fn systems(context: &Context, waiters: usize) -> Vec<Box<dyn System>> 
             values,
             tasks: waiters,
             one_lock: true,
+            readers: 0,
         })));
     }
     let (fred, redis) = (

@@ -1,8 +1,10 @@
 //! What keeps each rate from being higher, from the figures of the same run.
 
+use crate::fair::TURNS;
 use crate::handoff;
 use crate::herd::PASS_FRED;
 use crate::jvm;
+use crate::readers::ALONE;
 use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
 use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
@@ -18,11 +20,21 @@ pub fn text(outcomes: &[Outcome]) -> String {
         run.far(),
         run.connections(),
     ];
+    joined(HEAD, paragraphs)
+}
+
+/// The same for the scenarios that have a part of their own.
+pub fn of_kinds(outcomes: &[Outcome]) -> String {
+    let run = Run(outcomes);
+    joined("", [run.turns(), run.readers()])
+}
+
+fn joined(head: &str, paragraphs: impl IntoIterator<Item = Option<String>>) -> String {
     let paragraphs: Vec<String> = paragraphs.into_iter().flatten().collect();
     if paragraphs.is_empty() {
         return String::new();
     }
-    format!("{HEAD}{}\n", paragraphs.join("\n\n"))
+    format!("{head}{}\n", paragraphs.join("\n\n"))
 }
 
 struct Run<'a>(&'a [Outcome]);
@@ -164,6 +176,56 @@ impl Run<'_> {
         ))
     }
 
+    /// What lies between two owners of a fair lock.
+    fn turns(&self) -> Option<String> {
+        let bound = self.ratio("fair16", [TURNS, jvm::NAME], sample::PER_SECOND)?;
+        let ours = self.ratio("fair16", [OURS, TURNS], sample::PER_SECOND)?;
+        let turn = self.figure("fair16", TURNS, sample::P50)?;
+        let [client, kernel, server] = self.time("fair16", OURS)?;
+        let [bare, bare_kernel, bare_server] = self.time("fair16", TURNS)?;
+        Some(format!(
+            "**One turn after another** (`fair16`). A release, its message and the next owner's acquisition follow one \
+             another, two round trips, and the call with which the last owner queues up comes beside them: {} µs with a \
+             bare client, which has {} times Redisson's rate, the most that a fair lock which cost nothing would have. Ours \
+             has {} of the bare client's rate. µs of client, kernel and server: ours {}, {} and {}, the bare client {}, {} \
+             and {}.",
+            number(turn, 0),
+            number(bound, 2),
+            number(ours, 2),
+            number(client, 0),
+            number(kernel, 0),
+            number(server, 0),
+            number(bare, 0),
+            number(bare_kernel, 0),
+            number(bare_server, 0),
+        ))
+    }
+
+    /// What readers cost that no writer keeps out.
+    fn readers(&self) -> Option<String> {
+        let bound = self.ratio("readers16", [ALONE, jvm::NAME], sample::READS)?;
+        let ours = self.ratio("readers16", [OURS, ALONE], sample::READS)?;
+        let [.., server] = self.time("readers16", ALONE)?;
+        let cores = self.figure("readers16", ALONE, sample::CORES)?;
+        let waits = [OURS, jvm::NAME].map(|system| {
+            let micros = self.figure("readers16", system, sample::WRITE_P50)?;
+            Some(number(micros / 1e3, 1))
+        });
+        let [our_wait, its_wait] = waits;
+        Some(format!(
+            "**Readers beside each other** (`readers16`). Without writers, a bare client has {} times Redisson's rate of \
+             reads, with {} cores in use; {} µs of a read are the server's, whose script looks at the keys of all readers \
+             when one leaves. Ours, with the two writers, has {} of the bare client's rate. A writer needs a moment in which \
+             none reads: half of our writers wait for less than {} ms, of Redisson's {} ms, and a round ends after 4 s.",
+            number(bound, 2),
+            number(cores, 2),
+            number(server, 0),
+            number(ours, 2),
+            our_wait?,
+            its_wait?,
+        ))
+    }
+
     fn connections(&self) -> Option<String> {
         let ratios = MORE_CONNECTIONS.map(|(count, system)| {
             let ratio = self.ratio("spread64", [system, OURS], sample::PER_SECOND)?;
@@ -229,6 +291,46 @@ mod tests {
         }
         let both = "µs of client, kernel and server: ours 100, 200 and 300, the bare client 50, 100 and 150.";
         assert!(text.contains(both), "{text}");
+    }
+
+    #[test]
+    fn what_bounds_fair_and_read_write_locks_is_of_their_floors() {
+        let named = |name| {
+            *SCENARIOS
+                .iter()
+                .find(|one| one.name == name)
+                .expect("known")
+        };
+        let mut fair = [(OURS, 800), (jvm::NAME, 500), (TURNS, 1_000)]
+            .map(|(system, rate)| row(system, rate, 80.0));
+        let played = |name, rows: &[Row]| Outcome {
+            scenario: named(name),
+            rows: rows.to_vec(),
+        };
+        let text = of_kinds(&[played("fair16", &fair)]);
+        for part in [
+            "which has 2.00 times Redisson's rate",
+            "Ours has 0.80 of the bare",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        assert!(!text.contains("readers16"), "{text}");
+        fair[2].system = ALONE;
+        for (row, [reads, wait]) in
+            fair.iter_mut()
+                .zip([[600.0, 700.0], [400.0, 3e6], [1_200.0, 0.0]])
+        {
+            let figures = [(sample::READS, reads), (sample::WRITE_P50, wait)];
+            row.rounds[0].figures.extend(figures);
+        }
+        let text = of_kinds(&[played("readers16", &fair)]);
+        for part in [
+            "has 3.00 times Redisson's rate of reads",
+            "has 0.50 of the bare client's rate",
+            "half of our writers wait for less than 0.7 ms, of Redisson's 3,000.0 ms",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

@@ -15,6 +15,11 @@ pub trait Worker: Send + Sync + 'static {
     type Hold: Send;
     fn lock(&self) -> impl Future<Output = Self::Hold> + Send;
     fn unlock(&self, hold: Self::Hold) -> impl Future<Output = ()> + Send;
+
+    /// Whether others that read may be in the section beside it.
+    fn reads(&self) -> bool {
+        false
+    }
 }
 
 /// What is timed.
@@ -26,7 +31,8 @@ pub enum Timed {
     Wait,
 }
 
-/// A counter that loses additions if two tasks are in the section at once.
+/// A counter that loses additions if two tasks are in the section at once. Those that read see that it stays
+/// as it is.
 #[derive(Debug, Default)]
 pub struct Section {
     counter: AtomicU64,
@@ -51,7 +57,7 @@ impl Section {
         }
     }
 
-    async fn enter(&self) {
+    async fn enter(&self, reads: bool) {
         let before = self.counter.load(Ordering::Relaxed);
         if let Some(Shared { connection, key }) = &self.shared {
             let mut connection = connection.clone();
@@ -71,6 +77,11 @@ impl Section {
         }
         if self.yields {
             tokio::task::yield_now().await;
+        }
+        if reads {
+            let now = self.counter.load(Ordering::Relaxed);
+            assert_eq!(now, before, "a writer was beside a reader");
+            return;
         }
         self.counter.store(before + 1, Ordering::Relaxed);
     }
@@ -100,7 +111,7 @@ pub async fn run<W: Worker>(
                     let hold = worker.lock().await;
                     let locked = before.elapsed();
                     if let Some(section) = &*section {
-                        section.enter().await;
+                        section.enter(worker.reads()).await;
                     }
                     worker.unlock(hold).await;
                     nanos.push(match timed {
@@ -131,9 +142,13 @@ pub async fn run<W: Worker>(
     }
     let took = begin.elapsed();
     if let Some(section) = &*section {
-        let total = total.load(Ordering::Relaxed);
+        let alone = workers.iter().zip(&times).filter(|(one, _)| !one.reads());
+        let alone: usize = alone.map(|(_, nanos): (_, &Vec<u64>)| nanos.len()).sum();
         let counted = section.counter.load(Ordering::Relaxed);
-        assert_eq!(counted, total, "two tasks were in the section at once");
+        assert_eq!(
+            counted, alone as u64,
+            "two tasks were in the section at once"
+        );
     }
     check(&times, workers.len());
     (times, took)
@@ -203,7 +218,9 @@ mod tests {
     use super::*;
     use test_support::tokio;
 
-    struct NoLock;
+    struct NoLock {
+        reads: bool,
+    }
 
     impl Worker for NoLock {
         type Hold = ();
@@ -211,10 +228,16 @@ mod tests {
         async fn lock(&self) {}
 
         async fn unlock(&self, (): ()) {}
+
+        fn reads(&self) -> bool {
+            self.reads
+        }
     }
 
     fn workers(count: usize) -> Vec<Arc<NoLock>> {
-        (0..count).map(|_| Arc::new(NoLock)).collect()
+        (0..count)
+            .map(|_| Arc::new(NoLock { reads: false }))
+            .collect()
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -223,6 +246,24 @@ mod tests {
         let amount = Amount::time(Duration::from_millis(20));
         let section = Some(Section::new(true, None));
         run(&workers(8), amount, Timed::Wait, section).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    #[should_panic(expected = "a writer was beside a reader")]
+    async fn a_reader_beside_a_writer_is_seen() {
+        let amount = Amount::time(Duration::from_millis(20));
+        let parts = [true, true, true, false].map(|reads| Arc::new(NoLock { reads }));
+        let section = Some(Section::new(true, None));
+        run(&parts, amount, Timed::Wait, section).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn readers_beside_each_other_are_right() {
+        let amount = Amount::time(Duration::from_millis(20));
+        let readers: Vec<_> = (0..8).map(|_| Arc::new(NoLock { reads: true })).collect();
+        let section = Some(Section::new(true, None));
+        let (times, _) = run(&readers, amount, Timed::Wait, section).await;
+        assert_eq!(times.len(), 8);
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ extern crate test_support;
 mod bare;
 mod beside;
 mod context;
+mod fair;
 mod far;
 mod handoff;
 mod heap;
@@ -23,6 +24,7 @@ mod looping;
 mod page;
 mod plots;
 mod process;
+mod readers;
 mod results;
 mod sample;
 mod scenarios;
@@ -37,7 +39,7 @@ use std::time::{Duration, Instant};
 use self::context::{Context, Form};
 use self::hold::Plan;
 use self::results::Outcome;
-use self::scenarios::{SCENARIOS, Scenario};
+use self::scenarios::{OWN_PART, SCENARIOS, Scenario};
 
 const USAGE: &str = "usage: bench [--quick | --smoke] [--only SCENARIO]...";
 
@@ -161,8 +163,19 @@ async fn run(options: Options) {
     page::write_json(&outcomes, &sweeps, options.form, &run);
     let lost: f64 = outcomes.iter().map(Outcome::lost).sum();
     assert_eq!(lost, 0.0, "locks were lost: docs/ is not written");
+    let played = |name: &&str| {
+        outcomes
+            .iter()
+            .any(|outcome| outcome.scenario.name == *name)
+    };
     if is_whole {
         page::write(&outcomes, &sweeps, &run);
+    } else if options.form == Form::Full
+        && context.with_java()
+        && outcomes.len() == OWN_PART.len()
+        && OWN_PART.iter().all(played)
+    {
+        page::write_kinds(&outcomes, &run);
     } else if options.form == Form::Quick {
         println!(
             "quick: three short rounds, no sweeps; a first impression, and docs/ is not written"

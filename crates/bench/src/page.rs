@@ -47,22 +47,33 @@ pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
     println!("written: {}", file.display());
     let file = root().join("README.md");
     let readme = fs::read_to_string(&file).expect("it is there");
-    let written = fs::write(&file, with_part(&readme, &short(outcomes)));
+    let written = fs::write(&file, with_part(&readme, BEGIN, &short(outcomes)));
     written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     println!("written: {}", file.display());
 }
 
-/// A text with another part between the two marks.
-fn with_part(text: &str, new: &str) -> String {
-    let part = |mark: &str| {
-        let at = text.find(mark);
-        at.unwrap_or_else(|| panic!("the README has no line {mark}"))
-    };
-    let (begin, end) = (part(BEGIN) + BEGIN.len(), part(END));
+/// Writes the part of the page that has a run of its own.
+pub fn write_kinds(outcomes: &[Outcome], run: &str) {
+    let file = root().join("docs/benchmarks.md");
+    let page = fs::read_to_string(&file).expect("it is there");
+    let new = with_part(&page, KINDS_BEGIN, &kinds(outcomes, run));
+    let written = fs::write(&file, new);
+    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    println!("written: its part in {}", file.display());
+}
+
+/// A text with another part after the mark.
+fn with_part(text: &str, mark: &str, new: &str) -> String {
+    let begin = text.find(mark).map(|at| at + mark.len());
+    let begin = begin.unwrap_or_else(|| panic!("there is no line {mark}"));
+    let end = text[begin..].find(END).map(|at| begin + at);
+    let end = end.unwrap_or_else(|| panic!("there is no line {END} after {mark}"));
     format!("{}\n\n{new}\n{}", &text[..begin], &text[end..])
 }
 
 const BEGIN: &str = "<!-- Written by `cargo xtask bench`: do not edit this part. -->";
+const KINDS_BEGIN: &str =
+    "<!-- Written by `cargo xtask bench --only fair16 --only readers16`, or with the page. -->";
 const END: &str = "<!-- End of the part. -->";
 
 /// The part of the README: rates and CPU compared with Redisson and rslock.
@@ -100,11 +111,20 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
     for scenario in SCENARIOS {
         let _ = writeln!(text, "| {} | {} |", scenario.name, scenario.text);
     }
-    let table = results::table(outcomes);
-    let targets = targets::table(outcomes);
+    let (others, rest): (Vec<Outcome>, Vec<Outcome>) = outcomes
+        .iter()
+        .cloned()
+        .partition(|outcome| outcome.scenario.has_own_part());
+    let table = results::table(&rest);
+    let targets = targets::table(&rest);
     let _ = write!(text, "\n{READING}\n## Targets\n\n{targets}");
-    let limits = limits::text(outcomes);
+    let limits = limits::text(&rest);
     let _ = write!(text, "\n## Results\n\n{table}\n{limits}");
+    let kinds = kinds(&others, run);
+    let _ = write!(
+        text,
+        "\n## Fair and read-write locks\n\n{KINDS_BEGIN}\n\n{kinds}\n{END}\n"
+    );
     text.push_str("\n## Plots\n\nBoth axes are logarithmic.\n");
     for (file, title) in drawn {
         let _ = write!(text, "\n![{title}][benchmarks/{file}]\n");
@@ -114,6 +134,14 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
         let _ = writeln!(text, "[benchmarks/{file}]: benchmarks/{file}");
     }
     text
+}
+
+/// The scenarios that can be measured without the rest.
+fn kinds(outcomes: &[Outcome], run: &str) -> String {
+    let targets = targets::table(outcomes);
+    let table = results::table(outcomes);
+    let limits = limits::of_kinds(outcomes);
+    format!("This run: {run}.\n\n{targets}\n{table}\n{limits}")
 }
 
 fn root() -> PathBuf {
@@ -128,6 +156,7 @@ const HEAD: &str = "\
 
 ```console
 $ cargo xtask bench            # everything, in about 40 minutes; writes this page
+$ cargo xtask bench --only fair16 --only readers16    # in about three minutes; writes their part of this page
 $ cargo xtask bench --quick    # three short rounds, in about four minutes
 $ cargo bench --bench uncontended    # each kind of lock beside its own two scripts; docs/testing.md has its figures
 ```
@@ -143,6 +172,8 @@ const READING: &str = "\
 - *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and `far8`, of the call of lock for a
   contended lock, from the unlock to the other client's lock in `handoff`, and from the first unlock in `herd1000`, where
   herds repeat until the round ends.
+- `readers16` has the calls of those that read and of those that write apart; *scripts each* and CPU time are per section of
+  either.
 - *fairness* is Jain's index of acquisitions per task: 1 if all have as many, 1/n if one has all. Throughput for one lock
   means little without it.
 - *scripts each*: EVALSHA and EVAL per acquisition, as counted by the server. rslock locks with SET, which is not counted.
@@ -153,7 +184,8 @@ const READING: &str = "\
 - Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
   round has a new process and JVM.
 - The *floors* are calls without a lock around them: this crate's scripts on a bare client with the crate's socket
-  settings; a lock that one script call passes from owner to owner; a message and a script.
+  settings; a lock that one script call passes from owner to owner; a message and a script. In `fair16` all owners are in the
+  queue or have the lock: each releases, hears of its turn, acquires and queues up. In `readers16` there is no writer.
 - Held locks: *heap* and *RSS* are a process's growth per lock from a tenth of the locks to all, without the list of
   guards; Redisson's heap is read after collections. CPU is the client process's. *lost* locks are no longer renewed.
 ";
@@ -165,8 +197,9 @@ mod tests {
     #[test]
     fn a_part_of_the_readme_is_replaced_and_nothing_else() {
         let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
-        let once = with_part(&readme, "| a |\n");
-        assert_eq!(with_part(&once, "| b |\n"), once.replace("| a |", "| b |"));
+        let with = |text: &str, new| with_part(text, BEGIN, new);
+        let once = with(&readme, "| a |\n");
+        assert_eq!(with(&once, "| b |\n"), once.replace("| a |", "| b |"));
         let before = readme.split(BEGIN).next().expect("a part");
         let behind = readme.split(END).nth(1).expect("a part");
         assert!(once.starts_with(before) && once.ends_with(behind));
@@ -176,6 +209,7 @@ mod tests {
     fn the_page_names_its_run_its_scenarios_and_its_plots() {
         let plot = ("solo.svg".to_owned(), "One task".to_owned());
         let text = text(&[], &[plot], "today, 2 cores");
+        assert!(with_part(&text, KINDS_BEGIN, "another").contains("-->\n\nanother\n<!-- End"));
         assert!(text.contains("This one: today, 2 cores.\n"));
         assert!(
             SCENARIOS

@@ -132,6 +132,21 @@ const TAKEN: [Column; 10] = [
     ("cores", sample::CORES, 2),
 ];
 
+const READ_AND_WRITTEN: [Column; 12] = [
+    ("reads/s", sample::READS, 0),
+    ("writes/s", sample::WRITES, 0),
+    ("read p50 µs", sample::READ_P50, 0),
+    ("read p99 µs", sample::READ_P99, 0),
+    ("write p50 µs", sample::WRITE_P50, 0),
+    ("write p99 µs", sample::WRITE_P99, 0),
+    ("longest write ms", sample::LONGEST_WRITE, 1),
+    ("scripts each", sample::SCRIPTS, 2),
+    ("client µs", sample::CLIENT, 1),
+    ("kernel µs", sample::KERNEL, 1),
+    ("server µs", sample::SERVER, 1),
+    ("cores", sample::CORES, 2),
+];
+
 const KEPT: [Column; 6] = [
     ("CPU ms/s", sample::CPU, 1),
     ("scripts/s", sample::CALLS, 0),
@@ -141,12 +156,19 @@ const KEPT: [Column; 6] = [
     ("s to take all", sample::TAKE, 2),
 ];
 
-/// The table, in Markdown that can be read as it is: locks taken, then locks kept.
+/// The table, in Markdown that can be read as it is: locks taken, then those that are also read, then locks kept.
 pub fn table(outcomes: &[Outcome]) -> String {
-    let (kept, taken): (Vec<&Outcome>, Vec<&Outcome>) = outcomes
-        .iter()
-        .partition(|outcome| outcome.scenario.name.starts_with("hold"));
-    let parts = [part(&taken, &TAKEN), part(&kept, &KEPT)];
+    let columns = |scenario: &Scenario| -> &[Column] {
+        match scenario.name {
+            name if name.starts_with("hold") => &KEPT,
+            name if name.starts_with("readers") => &READ_AND_WRITTEN,
+            _ => &TAKEN,
+        }
+    };
+    let parts = [&TAKEN[..], &READ_AND_WRITTEN, &KEPT].map(|wanted| {
+        let has = |outcome: &&Outcome| columns(&outcome.scenario) == wanted;
+        part(&outcomes.iter().filter(has).collect::<Vec<_>>(), wanted)
+    });
     parts.into_iter().flatten().collect::<Vec<_>>().join("\n")
 }
 
@@ -177,7 +199,7 @@ fn part(outcomes: &[&Outcome], columns: &[Column]) -> Option<String> {
 fn compared(outcome: &Outcome, row: &Row) -> String {
     let ratios = outcome.scenario.compared.iter().filter_map(|figure| {
         let ratio = Spread::of(outcome.ratios(row, figure))?;
-        let name = [&TAKEN[..], &KEPT[..]]
+        let name = [&TAKEN[..], &READ_AND_WRITTEN, &KEPT]
             .concat()
             .into_iter()
             .find(|column| column.1 == *figure)?;
@@ -280,6 +302,36 @@ mod tests {
         assert!(
             table(&[outcome]).contains("per second 1.00 (1.00 to 1.00), p50 2.50 (2.00 to 3.00)")
         );
+    }
+
+    #[test]
+    fn each_scenario_is_in_the_table_with_its_columns() {
+        let named = |name| {
+            *SCENARIOS
+                .iter()
+                .find(|one| one.name == name)
+                .expect("known")
+        };
+        let played = ["readers16", "hold10k", "fair16"].map(|name| Outcome {
+            scenario: named(name),
+            ..outcome()
+        });
+        let table = table(&played);
+        let heads: Vec<&str> = table
+            .lines()
+            .filter(|line| line.contains("system"))
+            .collect();
+        let has = [
+            ("fair16", "per second"),
+            ("readers16", "writes/s"),
+            ("hold10k", "lost"),
+        ];
+        assert_eq!(heads.len(), has.len());
+        let mut parts = table.split("\n\n");
+        for (name, column) in has {
+            let part = parts.next().expect("a part");
+            assert!(part.contains(name) && part.contains(column), "{part}");
+        }
     }
 
     #[test]

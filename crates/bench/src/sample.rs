@@ -23,6 +23,13 @@ pub const CLIENT: &str = "client_us_per_acquisition";
 pub const KERNEL: &str = "client_kernel_us_per_acquisition";
 pub const SERVER: &str = "server_us_per_acquisition";
 pub const CORES: &str = "busy_cores";
+pub const READS: &str = "reads_per_second";
+pub const READ_P50: &str = "read_p50_us";
+pub const READ_P99: &str = "read_p99_us";
+pub const WRITES: &str = "writes_per_second";
+pub const WRITE_P50: &str = "write_p50_us";
+pub const WRITE_P99: &str = "write_p99_us";
+pub const LONGEST_WRITE: &str = "longest_write_ms";
 
 /// One system in one round.
 #[derive(Debug, Clone, Default)]

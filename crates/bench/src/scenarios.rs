@@ -15,7 +15,7 @@ use crate::looping::Looping;
 use crate::results::{Outcome, Row};
 use crate::sample::{self, Sample};
 use crate::workers::{self, BarePair, Pass, Rslock, connect};
-use crate::{far, handoff, herd};
+use crate::{fair, far, handoff, herd, readers};
 
 pub const OURS: &str = "redisson-lock";
 pub const RSLOCK: &str = "rslock 0.10";
@@ -31,11 +31,20 @@ pub struct Scenario {
     pub compared: &'static [&'static str],
 }
 
+impl Scenario {
+    /// Whether it can be measured and written to the page without the rest.
+    pub fn has_own_part(&self) -> bool {
+        OWN_PART.contains(&self.name)
+    }
+}
+
+pub const OWN_PART: [&str; 2] = ["fair16", "readers16"];
+
 const RATES: &[&str] = &[sample::PER_SECOND, sample::P50];
 /// At one lock the middle says little: a task that keeps the lock does not wait.
 const SHARED: &[&str] = &[sample::PER_SECOND, sample::P99];
 
-pub const SCENARIOS: [Scenario; 10] = [
+pub const SCENARIOS: [Scenario; 12] = [
     Scenario {
         name: "solo",
         text: "one task, one lock: lock, unlock, again",
@@ -75,6 +84,16 @@ pub const SCENARIOS: [Scenario; 10] = [
         name: "herd1000",
         text: "1,000 waiters of one client, one lock; from the unlock until all had it once",
         compared: &[sample::PER_SECOND],
+    },
+    Scenario {
+        name: "fair16",
+        text: "16 tasks of one client, one fair lock, an empty critical section",
+        compared: SHARED,
+    },
+    Scenario {
+        name: "readers16",
+        text: "16 tasks that read and 2 that write, of one client, one read-write lock, empty critical sections",
+        compared: &[sample::READS, sample::WRITES],
     },
     Scenario {
         name: "hold10k",
@@ -140,6 +159,8 @@ async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
             systems
         }
         "herd1000" => herd::systems(context, 1_000).await,
+        "fair16" => fair::systems(context, 16).await,
+        "readers16" => readers::systems(context, 16, 2).await,
         "hold10k" => holders(context, held(10_000, context.form)),
         "hold50k" => holders(context, held(50_000, context.form)),
         other => unreachable!("{other} is none of the list"),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::fair::TURNS;
 use crate::handoff;
 use crate::herd::PASS_FRED;
 use crate::jvm;
@@ -77,7 +78,7 @@ impl Target {
 
 const RATE: &str = sample::PER_SECOND;
 
-const TARGETS: [Target; 25] = [
+const TARGETS: [Target; 31] = [
     Target::ratio("solo", "rate to the floor", RATE, FRED, AtLeast(0.95)),
     Target::ratio("solo", "rate to Redisson", RATE, jvm::NAME, AtLeast(1.4)),
     Target::ratio(
@@ -164,6 +165,24 @@ const TARGETS: [Target; 25] = [
         AtLeast(10.0),
     ),
     Target::own("herd1000", "scripts each", sample::SCRIPTS, AtMost(1.1)),
+    Target::ratio("fair16", "rate to the floor", RATE, TURNS, AtLeast(0.85)),
+    Target::ratio("fair16", "rate to Redisson", RATE, jvm::NAME, AtLeast(2.0)),
+    Target::own("fair16", "scripts each", sample::SCRIPTS, AtMost(3.1)),
+    Target::own("fair16", "fairness", sample::FAIRNESS, AtLeast(0.95)),
+    Target::ratio(
+        "readers16",
+        "rate of reads to Redisson",
+        sample::READS,
+        jvm::NAME,
+        AtLeast(2.0),
+    ),
+    Target::ratio(
+        "readers16",
+        "rate of writes to Redisson",
+        sample::WRITES,
+        jvm::NAME,
+        AtLeast(2.0),
+    ),
     Target::ratio(
         "hold10k",
         "CPU to Redisson",

@@ -73,7 +73,7 @@ impl<S: Scripts> Worker for BarePair<S> {
         let arguments = [text(&self.owner), Argument::Number(1), LEASE_MS];
         let answer = self
             .scripts
-            .call(Which::Acquire, &self.key, &arguments)
+            .call(Which::Acquire, &[&self.key], &arguments)
             .await;
         assert_eq!(answer, 1, "taken");
     }
@@ -87,7 +87,7 @@ impl<S: Scripts> Worker for BarePair<S> {
         ];
         let answer = self
             .scripts
-            .call(Which::Release, &self.key, &arguments)
+            .call(Which::Release, &[&self.key], &arguments)
             .await;
         assert!(answer >= 1, "released");
     }
@@ -120,7 +120,8 @@ impl<S: Scripts> Worker for Pass<S> {
         let from = self.next.fetch_add(1, Ordering::Relaxed);
         let owner = |number: usize| text(&self.owners[number % self.owners.len()]);
         let arguments = [owner(from), owner(from + 1), LEASE_MS];
-        let answer = self.scripts.call(Which::Pass, &self.key, &arguments).await;
+        let keys = [self.key.as_str()];
+        let answer = self.scripts.call(Which::Pass, &keys, &arguments).await;
         assert_eq!(answer, 1, "passed");
     }
 

@@ -45,6 +45,8 @@ final class Bench {
         boolean own = command.values.containsKey("own");
         boolean checked = command.values.containsKey("checked");
         long atLeast = command.number("atleast");
+        String kind = command.values.getOrDefault("kind", "plain");
+        long readers = command.number("readers");
         AtomicLong total = new AtomicLong();
         AtomicLong until = new AtomicLong();
         // A slow machine ends a round before it has its acquisitions.
@@ -56,7 +58,8 @@ final class Bench {
         for (String name : clients) {
             RedissonClient client = Peer.client(name);
             for (int n = 0; n < threads; n++) {
-                RLock lock = client.getLock(own ? command.get("name") + times.size() : command.get("name"));
+                boolean reads = times.size() < readers;
+                RLock lock = lock(client, kind, own ? command.get("name") + times.size() : command.get("name"), reads);
                 RBucket<String> shared = command.values.containsKey("shared")
                     ? client.getBucket(command.get("shared"), StringCodec.INSTANCE) : null;
                 Times mine = new Times();
@@ -68,7 +71,7 @@ final class Bench {
                         lock.lock();
                         long locked = System.nanoTime();
                         if (!own) {
-                            section(checked, shared);
+                            section(checked, shared, reads);
                         }
                         lock.unlock();
                         mine.add((own ? System.nanoTime() : locked) - before);
@@ -87,7 +90,20 @@ final class Bench {
         return answer(times, System.nanoTime() - begin);
     }
 
-    private static void section(boolean checked, RBucket<String> shared) {
+    private static RLock lock(RedissonClient client, String kind, String name, boolean reads) {
+        switch (kind) {
+            case "plain":
+                return client.getLock(name);
+            case "fair":
+                return client.getFairLock(name);
+            case "read-write":
+                return reads ? client.getReadWriteLock(name).readLock() : client.getReadWriteLock(name).writeLock();
+            default:
+                throw new IllegalArgumentException("no such kind: " + kind);
+        }
+    }
+
+    private static void section(boolean checked, RBucket<String> shared, boolean reads) {
         long before = counter;
         if (shared != null) {
             long value = Long.parseLong(shared.get());
@@ -95,6 +111,12 @@ final class Bench {
         }
         if (checked) {
             Thread.yield();
+        }
+        if (reads) {
+            if (counter != before) {
+                throw new IllegalStateException("a writer was beside a reader");
+            }
+            return;
         }
         counter = before + 1;
     }
@@ -155,7 +177,7 @@ final class Bench {
                 calling.countDown();
                 lock.lock();
                 own.add(System.nanoTime() - begin.get());
-                section(false, null);
+                section(false, null, false);
                 lock.unlock();
             });
         }
