@@ -162,8 +162,9 @@ async fn compare(
     }
 }
 
-/// What a pair of this kind sends: its two scripts, the keys of each, and the last arguments of each.
+/// What a pair of this kind sends: its two scripts, the owner's field, the keys of each, and the last arguments of each.
 struct Floor {
+    field: String,
     scripts: [&'static str; 2],
     keys: [Vec<String>; 2],
     last: [Vec<String>; 2],
@@ -174,6 +175,7 @@ fn floor(kind: LockKind, key: &str) -> Floor {
     let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
     let alone = vec![key.to_owned()];
     let mut floor = Floor {
+        field: OWNER.to_owned(),
         scripts: [scripts(kind).acquire, scripts(kind).release],
         keys: [alone.clone(), alone],
         last: [Vec::new(), vec![channel.clone()]],
@@ -190,6 +192,20 @@ fn floor(kind: LockKind, key: &str) -> Floor {
             }
             floor.last[0] = owned(&["300000", "1", &channel, "publish"]);
             floor.last[1] = owned(&[&channel, "publish", "300000", "0"]);
+        }
+        LockKind::Read => {
+            let channel = format!("redisson_rwlock:{{{key}}}");
+            let first = format!("{{{key}}}:{OWNER}:rwlock_timeout:1");
+            floor
+                .keys
+                .iter_mut()
+                .for_each(|keys| keys.push(first.clone()));
+            floor.last[1] = owned(&[&channel, "publish"]);
+        }
+        LockKind::Write => {
+            let channel = format!("redisson_rwlock:{{{key}}}");
+            floor.field = format!("{OWNER}:write");
+            floor.last[1] = owned(&[&channel, "publish"]);
         }
         _ => unreachable!("a kind without a floor: {kind}"),
     }
@@ -239,14 +255,18 @@ impl Bare {
     }
 
     async fn acquire(&self) {
-        let argv = vec![OWNER.into(), 1.into(), 30_000.into()];
-        // A fenced lock answers with its token.
+        let argv = vec![self.field(), 1.into(), 30_000.into()];
+        // A fenced lock answers with its token, and one that reads whether its owner also writes.
         assert!(self.call(0, argv).await > 0);
     }
 
     async fn release(&self) {
-        let argv = vec![OWNER.into(), 0.into(), 1.into()];
+        let argv = vec![self.field(), 0.into(), 1.into()];
         assert_eq!(self.call(1, argv).await, 1);
+    }
+
+    fn field(&self) -> Value {
+        self.floor.field.as_str().into()
     }
 
     async fn call(&self, script: usize, argv: Vec<Value>) -> i64 {

@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, IntoConnectionInfo};
 use sha1_smol::Sha1;
-use test_support::kinds::FAIR;
+use test_support::kinds::{FAIR, READ};
 use test_support::{ACQUIRE, RELEASE};
 
 use crate::context::Context;
@@ -36,8 +36,8 @@ const SOURCES: [&str; 7] = [
     include_str!("../lua/pass.lua"),
     FAIR.acquire,
     FAIR.release,
-    include_str!("../../../lua/read_write/read_acquire.lua"),
-    include_str!("../../../lua/read_write/read_release.lua"),
+    READ.acquire,
+    READ.release,
 ];
 
 /// What a reply that is a list is read as: another owner holds the lock, or it is another owner's turn.

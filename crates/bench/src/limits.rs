@@ -181,17 +181,22 @@ impl Run<'_> {
         let bound = self.ratio("fair16", [TURNS, jvm::NAME], sample::PER_SECOND)?;
         let ours = self.ratio("fair16", [OURS, TURNS], sample::PER_SECOND)?;
         let turn = self.figure("fair16", TURNS, sample::P50)?;
+        let calls = |system| self.figure("fair16", system, sample::SCRIPTS);
+        let [our_calls, its_calls] = [calls(OURS)?, calls(TURNS)?];
         let [client, kernel, server] = self.time("fair16", OURS)?;
         let [bare, bare_kernel, bare_server] = self.time("fair16", TURNS)?;
         Some(format!(
             "**One turn after another** (`fair16`). A release, its message and the next owner's acquisition follow one \
              another, two round trips, and the call with which the last owner queues up comes beside them: {} µs with a \
              bare client, which has {} times Redisson's rate, the most that a fair lock which cost nothing would have. Ours \
-             has {} of the bare client's rate. µs of client, kernel and server: ours {}, {} and {}, the bare client {}, {} \
-             and {}.",
+             has {} of the bare client's rate, with {} script calls for each acquisition and not {}, because a call that \
+             waits attempts again when it has subscribed. µs of client, kernel and server: ours {}, {} and {}, the bare \
+             client {}, {} and {}.",
             number(turn, 0),
             number(bound, 2),
             number(ours, 2),
+            number(our_calls, 2),
+            number(its_calls, 2),
             number(client, 0),
             number(kernel, 0),
             number(server, 0),
@@ -301,8 +306,15 @@ mod tests {
                 .find(|one| one.name == name)
                 .expect("known")
         };
-        let mut fair = [(OURS, 800), (jvm::NAME, 500), (TURNS, 1_000)]
-            .map(|(system, rate)| row(system, rate, 80.0));
+        let mut fair = [(OURS, 800), (jvm::NAME, 500), (TURNS, 1_000)].map(|(system, rate)| {
+            let row = row(system, rate, 80.0);
+            let rounds = row.rounds.into_iter();
+            let rounds = rounds.map(|round| round.with_scripts(3 * rate as i64));
+            Row {
+                rounds: rounds.collect(),
+                ..row
+            }
+        });
         let played = |name, rows: &[Row]| Outcome {
             scenario: named(name),
             rows: rows.to_vec(),

@@ -16,14 +16,14 @@ use crate::workers::{LEASE_MS, connect, owner, text};
 /// All of them with this many tasks of one client each. The floor has no writers.
 pub async fn systems(context: &Context, readers: usize, writers: usize) -> Vec<Box<dyn System>> {
     let client = connect(&context.server.url()).await;
-    let kind = |kind| client.lock_of(kind, NAME);
+    let lock = client.rw_lock(NAME);
     let part = |nth: usize| match nth < readers {
         true => Part {
-            lock: kind(redisson_lock::LockKind::Read),
+            lock: lock.read(),
             reads: true,
         },
         false => Part {
-            lock: kind(redisson_lock::LockKind::Write),
+            lock: lock.write(),
             reads: false,
         },
     };

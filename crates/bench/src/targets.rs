@@ -167,7 +167,7 @@ const TARGETS: [Target; 31] = [
     Target::own("herd1000", "scripts each", sample::SCRIPTS, AtMost(1.1)),
     Target::ratio("fair16", "rate to the floor", RATE, TURNS, AtLeast(0.85)),
     Target::ratio("fair16", "rate to Redisson", RATE, jvm::NAME, AtLeast(2.0)),
-    Target::own("fair16", "scripts each", sample::SCRIPTS, AtMost(3.1)),
+    Target::own("fair16", "scripts each", sample::SCRIPTS, AtMost(4.1)),
     Target::own("fair16", "fairness", sample::FAIRNESS, AtLeast(0.95)),
     Target::ratio(
         "readers16",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, Lock, LockClient, LockKind};
+use redisson_lock::{Error, Lock, LockClient};
 use test_support::{Server, ms};
 use tokio::task::JoinSet;
 
@@ -70,9 +70,9 @@ pub async fn row(unlocked: bool) -> Result<Row, String> {
     let is_over = Arc::new(AtomicBool::new(false));
     let mut readers = JoinSet::new();
     for _ in 0..READERS {
-        let lock = client.lock_of(LockKind::Read, LOCK);
+        let lock = client.rw_lock(LOCK);
         let reader = Reader {
-            lock: (!unlocked).then(|| lock.owned_by(&client.owner())),
+            lock: (!unlocked).then(|| lock.read().owned_by(&client.owner())),
             redis: Redis::connect(&server.url()).await?,
             is_over: Arc::clone(&is_over),
         };
@@ -87,7 +87,7 @@ pub async fn row(unlocked: bool) -> Result<Row, String> {
         jvm.tell(&format!("read {READERS} {way}"))?;
         row.readers += READERS;
     }
-    row.versions[0] = write(&client.lock_of(LockKind::Write, LOCK), &redis).await?;
+    row.versions[0] = write(&client.rw_lock(LOCK).write(), &redis).await?;
     if let Some(jvm) = &mut jvm {
         let (from, to) = (row.versions[0] + 1, row.versions[0] + UPDATES);
         jvm.tell(&format!("write {from} {to}"))?;
@@ -163,7 +163,7 @@ async fn write(lock: &Lock, redis: &Redis) -> Result<i64, String> {
     Ok(UPDATES)
 }
 
-/// Slowly: whoever looks at it meanwhile would see a half of it.
+/// Slowly, so that a reader without the lock would see a half of it.
 async fn write_parts(redis: &Redis, version: i64) -> Result<(), String> {
     for nth in 1..=PARTS {
         let version = version.to_string();
