@@ -21,7 +21,14 @@ const OLD: &[&str] = &["3.6.5", "3.12.5"];
 const STAYING: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
 
 pub fn scenarios() -> Vec<Scenario> {
-    use Topology::{Cluster, Sentinel};
+    in_a_cluster()
+        .into_iter()
+        .chain(behind_sentinel())
+        .collect()
+}
+
+fn in_a_cluster() -> Vec<Scenario> {
+    use Topology::Cluster;
     [
         Scenario::new("cluster_exclusion", |f| exclusion(f, Cluster)).on(Cluster),
         Scenario::new("cluster_nested", |f| nested(f, Cluster)).on(Cluster),
@@ -70,6 +77,13 @@ pub fn scenarios() -> Vec<Scenario> {
             storm(f.of_parts(Read, Read), Cluster)
         })
         .on(Cluster),
+    ]
+    .into()
+}
+
+fn behind_sentinel() -> Vec<Scenario> {
+    use Topology::Sentinel;
+    [
         Scenario::new("sentinel_rw_woken_by_unlock_wr", |f| {
             woken_by_unlock(f.of_parts(Write, Read), Sentinel)
         })

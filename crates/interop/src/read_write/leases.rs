@@ -46,7 +46,7 @@ fn renews_the_other(fixture: &Fixture) -> bool {
     !fixture.second.is_rust() && RENEWS_ALL.contains(&fixture.version())
 }
 
-/// Whoever wants to write does not get it for this long.
+/// A writer does not get it for this long.
 async fn is_kept(fixture: &Fixture, writer: &Worker, time: Duration) {
     let (start, key, control) = (Instant::now(), &fixture.name, &mut fixture.control());
     while start.elapsed() < time {
@@ -133,7 +133,7 @@ async fn late_unlock(fixture: Fixture) {
 }
 
 /// A reader of one minute beside one whose watchdog renews for 1.5 s: that one lowers the lease of the lock, or the keys of
-/// others, depending on its version. Whoever reads for a minute keeps the lock all the same, ours by its own watchdog.
+/// others, depending on its version. The reader of a minute keeps the lock all the same, ours by its own watchdog.
 async fn renewals_beside_a_long_lease(fixture: Fixture) {
     let (first, second, key) = &fixture.quick_workers();
     let (writer, control) = (fixture.second.writer(), &mut fixture.control());

@@ -27,7 +27,7 @@ pub fn scenarios() -> Vec<Scenario> {
     ]
 }
 
-/// Two readers of each side. While one is left no writer gets in, whoever left before.
+/// Two readers of each side. While one is left no writer gets in, in whichever order the others left.
 async fn leave_in_every_order(fixture: Fixture) {
     let (key, control) = (&fixture.name, &mut fixture.control());
     let sides = [&fixture.first, &fixture.second];
