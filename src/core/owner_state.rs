@@ -118,6 +118,13 @@ impl OwnerState {
         self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
     }
 
+    /// The longest lease at the server, as far as is known, unless nothing is held or under way.
+    pub(super) fn may_keep_for(&self) -> Option<Duration> {
+        let asked = self.op.acquire().map(|acquire| acquire.lease);
+        let lease = self.tenure.lease_max().max(asked.unwrap_or_default());
+        (self.tenure.is_held() || !self.op.is_idle()).then_some(lease)
+    }
+
     pub(super) fn unpolled_since(&self) -> Option<Time> {
         match &self.op {
             Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),

@@ -179,7 +179,9 @@ impl LockCore {
         out: &mut Effects,
     ) -> ReleaseStep {
         let step = self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| own.next_of_release(op, cx))
+            let [_, other] = core.faces(owner);
+            let kept = other.and_then(OwnerState::may_keep_for);
+            core.change(now, owner, out, |own, cx| own.next_of_release(op, kept, cx))
         });
         step.unwrap_or(ReleaseStep::Done)
     }
@@ -383,11 +385,22 @@ impl OwnerState {
         }
     }
 
-    fn next_of_release(&mut self, op: OpId, cx: &mut Context<'_>) -> ReleaseStep {
-        let Some(release) = self.op.release().filter(|release| release.id == op) else {
+    /// `kept`: for how long the owner's other face may keep the hash, with all that is in it.
+    fn next_of_release(
+        &mut self,
+        op: OpId,
+        kept: Option<Duration>,
+        cx: &mut Context<'_>,
+    ) -> ReleaseStep {
+        let lease_max = self.tenure.lease_max();
+        let release = self.op.release_mut().filter(|release| release.id == op);
+        let Some(release) = release else {
             return ReleaseStep::Done;
         };
         debug_assert!(release.sent.is_none(), "one send at a time");
+        if let Some(kept) = kept {
+            release.give_up_at = release.give_up_at.max(cx.now + kept.max(lease_max));
+        }
         let give_up_at = release.give_up_at;
         if cx.life == Life::Closed || self.is_release_over(cx) {
             self.end_release(cx);
@@ -395,7 +408,7 @@ impl OwnerState {
         }
         // What is still held may be renewed or extended: no lease makes up for a count that is too high.
         let give_up_at = match self.tenure.is_held() {
-            true => cx.now + self.tenure.lease_max(),
+            true => cx.now + lease_max,
             false => give_up_at,
         };
         self.moves_unlocks(Unlocking::Joined, Unlocking::Attempted);

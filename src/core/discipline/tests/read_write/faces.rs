@@ -289,3 +289,49 @@ fn a_closing_client_takes_no_read_inside_of_a_write() {
     assert_eq!(fixture.is_taken(&permit), Err(Rejected::Closed));
     assert_eq!(fixture.out.jobs[0].0, A_READS);
 }
+
+/// The read hold keeps the hash, and with it the field of the write hold, whose lease is over.
+#[test]
+fn a_release_does_not_give_up_while_the_other_face_keeps_the_hash() {
+    for [short, long] in [[A_WRITES, A_READS], [A_READS, A_WRITES]] {
+        let mut fixture = Fixture::read_write();
+        let [mut first, mut second] = [A_WRITES, A_READS].map(|face| {
+            let terms = if face == long { HOUR } else { TERMS };
+            let waiter = fixture.call_with(face, Order::Queued, terms);
+            let permit = fixture.permit(waiter);
+            let hold = fixture.is_taken(&permit).expect("wanted");
+            fixture.leaves(waiter);
+            hold
+        });
+        if short == A_READS {
+            std::mem::swap(&mut first, &mut second);
+        }
+        fixture.drop_hold(short, first);
+        let job = fixture.job();
+        let gives_up = |fixture: &mut Fixture| match fixture.next_of(short, job) {
+            ReleaseStep::Send { give_up_at, .. } => give_up_at,
+            ReleaseStep::Done => panic!("it has no answer"),
+        };
+        let until = fixture.now + HOUR.lease;
+        assert_eq!(gives_up(&mut fixture), until);
+        // The lease is at the server until then, whatever becomes of the hold.
+        fixture.drop_hold(long, second);
+        fixture.now = fixture.now + RULES.watchdog_timeout;
+        assert_eq!(gives_up(&mut fixture), until);
+    }
+}
+
+/// Its write hold is over by the clock while a read inside of it is on its way, which may have raised the lease.
+#[test]
+fn a_release_does_not_give_up_before_a_read_that_is_under_way() {
+    let mut fixture = Fixture::read_write();
+    let writes = fixture.lock(A_WRITES);
+    let reader = fixture.call_with(A_READS, Order::Queued, HOUR);
+    fixture.permit(reader);
+    let job = fixture.drop_hold(A_WRITES, writes);
+    let until = fixture.now + HOUR.lease;
+    match fixture.next_of(A_WRITES, job) {
+        ReleaseStep::Send { give_up_at, .. } => assert_eq!(give_up_at, until),
+        ReleaseStep::Done => panic!("it has no answer"),
+    }
+}
