@@ -2,8 +2,8 @@
 
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|multi] [--first SEED] [--seeds N | --seconds T]\n       \
-                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|multi] --seed SEED";
+const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|read-write|multi] [--first SEED] [--seeds N | --seconds T]\n       \
+                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|read-write|multi] --seed SEED";
 
 /// Under a minute on two cores; in a cluster under two.
 const SEEDS: &str = "10000";
@@ -56,6 +56,10 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
                 test = OF_FAIR_LOCKS;
                 continue;
             }
+            ["--kind", "read-write"] => {
+                test = OF_READ_WRITE_LOCKS;
+                continue;
+            }
             ["--kind", "string"] => {
                 test = OF_STRING_LOCKS;
                 continue;
@@ -90,6 +94,8 @@ const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promi
 const OF_SPIN_LOCKS: &str = "schedules::every_schedule_of_spin_locks_keeps_the_promises";
 const OF_FENCED_LOCKS: &str = "schedules::every_schedule_of_fenced_locks_keeps_the_promises";
 const OF_FAIR_LOCKS: &str = "schedules::every_schedule_of_fair_locks_keeps_the_promises";
+const OF_READ_WRITE_LOCKS: &str =
+    "schedules::every_schedule_of_read_write_locks_keeps_the_promises";
 const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
 
 /// The same with locks of several kinds, of which some callers take two or three as one.

@@ -4,10 +4,11 @@
 //! lies before the server's; nobody touches another's hold; no value of a string lock comes back; nobody is told of a loss that was none,
 //! or not told of one; nobody sleeps while the lock is free; nothing of a lost connection is
 //! executed after its successor was used; the owners in the queue of a fair lock get it in their order, and no place stays
-//! without a call.
+//! without a call; no owner reads a read-write lock beside the writer of another one.
 
 mod compare;
 mod gather;
+mod parts;
 mod places;
 mod promotion;
 mod reported;
@@ -22,6 +23,7 @@ use tokio::time::Instant;
 
 pub use places::{channel_of, queue_keys};
 
+use parts::Parts;
 use places::Places;
 use promotion::Promotions;
 
@@ -40,6 +42,8 @@ pub struct Terms {
     pub fair: Vec<&'static str>,
     /// For how long a place in their queue counts after its turn has come.
     pub fair_wait: Duration,
+    /// Read-write locks.
+    pub read_write: Vec<&'static str>,
     /// A lock without a holder is released, not left to its lease.
     pub given_back: bool,
     /// Client ids, by number.
@@ -91,9 +95,11 @@ struct State {
     newest: BTreeMap<(usize, usize), u64>,
     promotions: Promotions,
     places: Places,
+    parts: Parts,
     /// `force_unlock` calls whose command may still take effect.
     forcing: BTreeMap<usize, u32>,
-    java: BTreeMap<String, (String, i64)>,
+    /// What Java holds: how often each field of a lock is counted.
+    java: BTreeMap<(String, String), i64>,
     /// Fields whose hold ended without a release: they stay until their lease is over.
     lingering: BTreeSet<(String, String)>,
     /// When everybody was last polled again after standing still.
@@ -114,9 +120,12 @@ struct Seen {
     field: Arc<str>,
     held: HoldHandle,
     began: Instant,
+    taken_at: Instant,
     valid_until: Instant,
     /// It is being released, so it believes nothing any more.
     closing: bool,
+    /// When the server last had what is believed.
+    fine_at: Instant,
     /// When its loss was first seen.
     lost_at: Option<Instant>,
 }
@@ -131,6 +140,8 @@ struct Call {
     gathers: Option<(String, Vec<String>)>,
     /// The fair lock that it waits for, and what its owner has in the queue.
     queues: Option<(String, String)>,
+    /// The read-write lock that it wants, the field of its owner, and whether it is to read.
+    wants: Option<(String, String, bool)>,
     /// How many acquires of that owner were executed meanwhile.
     asked: u32,
     began: Instant,
@@ -158,6 +169,7 @@ impl Oracle {
             newest: BTreeMap::new(),
             promotions: Promotions::default(),
             places: Places::default(),
+            parts: Parts::default(),
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
@@ -273,9 +285,7 @@ impl Oracle {
                 .entry((seen.key.clone(), seen.field.to_string()))
                 .or_default() += 1;
         }
-        for (key, (field, count)) in &state.java {
-            holds.insert((key.clone(), field.clone()), *count);
-        }
+        holds.extend(state.java.clone());
         holds
     }
 
@@ -383,6 +393,9 @@ pub struct Counts {
     /// Places in the queues of fair locks, and how many of them were used.
     pub queued: u64,
     pub turns: u64,
+    /// Owners of read-write locks that began to read beside another one, and writers that went on reading.
+    pub beside: u64,
+    pub downgrades: u64,
 }
 
 impl Counts {
@@ -400,5 +413,7 @@ impl Counts {
         self.failovers += other.failovers;
         self.queued += other.queued;
         self.turns += other.turns;
+        self.beside += other.beside;
+        self.downgrades += other.downgrades;
     }
 }

@@ -7,6 +7,7 @@ mod java;
 mod program;
 mod roll;
 mod roll_fair;
+mod roll_read_write;
 mod roll_several;
 mod run;
 mod shown;
@@ -14,9 +15,10 @@ mod shrink;
 mod world;
 
 pub use actors::ms;
-pub use java::channel;
+pub use java::{channel, parts_channel};
 pub use program::{
-    ClientPlan, Fault, Inspect, JavaStep, Program, Round, Several, Step, TaskPlan, Until, Verb,
+    ClientPlan, Fault, Generation, Inspect, JavaReads, JavaStep, Program, Round, Several, Step,
+    TaskPlan, Until, Verb,
 };
 pub use run::{Outcome, connect, limited, run, runtime};
 pub use shrink::shrink;

@@ -230,6 +230,21 @@ impl Keyspace {
         }
     }
 
+    /// All owners of a lock, with their counts: several of a read-write lock.
+    pub fn holders(&self, key: &str) -> Vec<(String, i64)> {
+        if let Ok(Some(value)) = self.text(key) {
+            return vec![(value.to_owned(), 1)];
+        }
+        let owners = self.hash(key).iter().filter(|(field, _)| field != "mode");
+        let counted = owners.map(|(field, count)| (field.clone(), count.parse().unwrap_or(0)));
+        counted.collect()
+    }
+
+    /// The fields of a hash with their values, in order of arrival.
+    pub fn hash(&self, key: &str) -> &[(String, String)] {
+        self.fields(key).unwrap_or_default()
+    }
+
     /// The queue of a fair lock.
     pub fn list(&self, key: &str) -> &[String] {
         let list = self.read::<List>(key).ok().flatten();

@@ -29,13 +29,14 @@ impl Observer for Oracle {
         self.compare_connection(&mut state, &terms, executed);
         self.compare_token(&mut state, executed);
         for (key, before) in executed.keys.iter().zip(&executed.before) {
-            if is_token(key) {
+            if is_token(key) || terms.is_read_write(key) || is_cover(key) {
                 continue;
             }
             self.compare_change(&mut state, &terms, executed, key, before.as_ref(), keyspace);
         }
         self.compare_expiries(&mut state, executed, keyspace);
         self.compare_queues(&mut state, &terms, executed, keyspace);
+        self.compare_parts(&mut state, &terms, executed, keyspace);
     }
 
     /// What everybody believes, against what is.
@@ -46,16 +47,10 @@ impl Observer for Oracle {
             return;
         };
         self.note_expired(&mut state, keyspace);
+        self.note_parts_now(&mut state, &terms, keyspace, now);
         self.compare_holds(&mut state, &terms, keyspace, now);
-        for (key, (field, count)) in state.java.clone() {
-            if keyspace.holder(&key) != Some((&field, count)) {
-                let found = keyspace.shown(&key);
-                state.violated(
-                    self.start,
-                    format!("Java's hold of {key} was disturbed: found {found:?}"),
-                );
-            }
-        }
+        self.compare_java(&mut state, &terms, keyspace);
+        self.compare_exclusion(&mut state, &terms, now);
         self.compare_places(&mut state, &terms, keyspace, now);
         self.compare_calls(&mut state, &terms, keyspace, now);
         self.compare_gathering(&mut state, &terms, keyspace, now);
@@ -66,10 +61,17 @@ impl Observer for Oracle {
 impl Oracle {
     fn note_expired(&self, state: &mut State, keyspace: &mut Keyspace) {
         for (key, field) in std::mem::take(&mut keyspace.expired) {
-            // Somebody else may have taken it since.
-            if state.java.get(&key).is_some_and(|(java, _)| *java == field) {
-                state.java.remove(&key);
+            if is_cover(&key) {
+                continue;
             }
+            let parts = state.terms.as_ref().map(|terms| terms.is_read_write(&key));
+            if parts == Some(true) {
+                state.say(self.start, || format!("  {key} ran out"));
+                state.parts_ran_out(&key);
+                continue;
+            }
+            // Somebody else may have taken it since.
+            state.java.remove(&(key.clone(), field.clone()));
             state.say(self.start, || format!("  {key} of {field} ran out"));
             state.rob(&key, &field);
             state.settle(&key, &field);
@@ -154,10 +156,11 @@ impl Oracle {
     fn compare_expiries(&self, state: &mut State, executed: &Executed, keyspace: &Keyspace) {
         for (key, before) in executed.keys.iter().zip(&executed.expiries) {
             let after = keyspace.expires_at(key);
-            if is_token(key) {
+            let terms = state.terms.as_ref();
+            let has_parts = terms.is_some_and(|terms| terms.is_read_write(key));
+            if is_token(key) || has_parts || is_cover(key) {
                 continue;
             }
-            let terms = state.terms.as_ref();
             let is_heard_of = |terms: &Terms| terms.announces(key) || terms.is_fair(key);
             let announced = terms.is_none_or(is_heard_of);
             let shortened = after.is_some() && after < *before;
@@ -214,19 +217,8 @@ impl Oracle {
             state.settle(key, field);
         }
         if **script == *"force_unlock" {
-            let limit = executed.args[1].parse::<u64>();
-            if !limit.is_ok_and(|limit| executed.clock <= limit) {
-                let clock = executed.clock;
-                let problem = format!("a force_unlock took effect at {clock}, after its limit");
-                state.violated(self.start, problem);
-            }
-            if state.forcing.get(client).is_none_or(|&calls| calls == 0) {
-                state.violated(
-                    self.start,
-                    "a force_unlock took effect after its call had ended".to_owned(),
-                );
-            }
-            state.java.remove(key);
+            self.compare_forced(state, executed);
+            state.java.remove(&(key.to_owned(), field.clone()));
             state.rob(key, field);
         } else if !is_field_of(&terms.clients[*client], field) {
             state.violated(
@@ -246,6 +238,40 @@ impl Oracle {
         }
     }
 
+    /// A forced unlock that took effect.
+    pub(super) fn compare_forced(&self, state: &mut State, executed: &Executed) {
+        let limit = executed.args[1].parse::<u64>();
+        if !limit.is_ok_and(|limit| executed.clock <= limit) {
+            let clock = executed.clock;
+            let problem = format!("a force_unlock took effect at {clock}, after its limit");
+            state.violated(self.start, problem);
+        }
+        let forcing = state.forcing.get(&executed.client);
+        if forcing.is_none_or(|&calls| calls == 0) {
+            let problem = "a force_unlock took effect after its call had ended";
+            state.violated(self.start, problem.to_owned());
+        }
+    }
+
+    /// Java has what it believes that it has.
+    fn compare_java(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace) {
+        for ((key, field), count) in state.java.clone() {
+            let found = match terms.is_read_write(&key) {
+                true => keyspace.holders(&key),
+                // One alone.
+                false => Vec::from_iter(keyspace.holder(&key))
+                    .into_iter()
+                    .map(|(field, count)| (field.to_owned(), count))
+                    .collect(),
+            };
+            if !found.contains(&(field, count)) {
+                let found = keyspace.shown(&key);
+                let problem = format!("Java's hold of {key} was disturbed: found {found:?}");
+                state.violated(self.start, problem);
+            }
+        }
+    }
+
     fn compare_holds(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
         let (mut lost, mut problems) = (Vec::new(), Vec::new());
         for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
@@ -256,6 +282,8 @@ impl Oracle {
                 held,
                 valid_until: known,
                 began,
+                taken_at,
+                fine_at,
                 ..
             } = seen;
             if let Some(reason) = test_util::loss(held) {
@@ -300,8 +328,21 @@ impl Oracle {
             if doubted.is_some_and(|(_, until)| now <= until) || state.revived.contains(&of) {
                 continue;
             }
-            if let Some(problem) = self.contradicted(keyspace, key, field, valid_until) {
-                problems.push(format!("{} {problem}", who()));
+            let problem = match terms.is_read_write(key) {
+                true => {
+                    let since = (*fine_at).max(*taken_at);
+                    let since = since.max(state.calm_since).max(state.moved_at);
+                    let unsure = !terms.answers_in_time || now <= since + terms.found_within();
+                    let excused = unsure && state.parts.is_cut(key, *fine_at);
+                    let until = valid_until - self.start;
+                    state.parts.contradicted(key, field, until, excused)
+                }
+                false => self.contradicted(keyspace, key, field, valid_until),
+            };
+            match problem {
+                None => *fine_at = now,
+                Some(text) if text.is_empty() => {}
+                Some(text) => problems.push(format!("{} {text}", who())),
             }
         }
         for problem in problems {
@@ -394,9 +435,10 @@ impl State {
     /// Since when all locks that a call waits for are free, with no earlier caller of its client. `None`: they are not.
     fn free_for(&self, call: &Call, terms: &Terms) -> Option<Instant> {
         let since = call.waits_for.iter().map(|key| {
-            let free = match terms.is_fair(key) {
-                true => self.places.turn_of(key, call, terms)?,
-                false => *self.free_since.get(key)?,
+            let free = match key {
+                key if terms.is_fair(key) => self.places.turn_of(key, call, terms)?,
+                key if terms.is_read_write(key) => self.parts.open_for(key, call, terms)?,
+                key => *self.free_since.get(key)?,
             };
             let own = self.behind_own.get(&(call.client, key.clone()));
             Some(own.map_or(free, |own| free.max(*own)))
@@ -408,6 +450,10 @@ impl State {
 impl Terms {
     pub(super) fn is_fair(&self, key: &str) -> bool {
         self.fair.contains(&key)
+    }
+
+    pub(super) fn is_read_write(&self, key: &str) -> bool {
+        self.read_write.contains(&key)
     }
 
     fn announces(&self, key: &str) -> bool {
@@ -425,6 +471,11 @@ const TOLD_WITHIN: Duration = Duration::from_millis(220);
 
 /// The longest pause of a call that takes several locks, and how long it waits to be the first in each queue.
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(1_200);
+
+/// Of a read hold; its lock says what it is for.
+fn is_cover(key: &str) -> bool {
+    key.contains(":rwlock_timeout:")
+}
 
 /// Of a fenced lock; nothing but its own scripts writes it.
 pub(super) fn is_token(key: &str) -> bool {

@@ -296,6 +296,10 @@ impl Places {
         (*times, *at) = (*times + 1, now);
     }
 
+    pub(super) fn was_told(&self, channel: &str, now: Instant) -> bool {
+        self.told.get(channel).is_some_and(|(_, at)| *at == now)
+    }
+
     pub(super) fn wiped(&mut self) {
         self.queues.clear();
         self.turns.clear();

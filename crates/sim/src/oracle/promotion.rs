@@ -104,9 +104,7 @@ impl State {
             return;
         }
         if let Some((field, _)) = &before {
-            if self.java.get(&key).is_some_and(|(java, _)| java == field) {
-                self.java.remove(&key);
-            }
+            self.java.remove(&(key.clone(), field.clone()));
             if after.as_ref().is_none_or(|(other, _)| other != field) {
                 self.rob(&key, field);
                 let taken_away = &mut self.promotions.taken_away;

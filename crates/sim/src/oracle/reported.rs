@@ -35,16 +35,17 @@ impl Oracle {
     /// A lock was taken away from its holder.
     pub fn robbed(&self, key: &str, field: &str) {
         let mut state = self.state.lock();
-        state.java.remove(key);
+        state.java.remove(&(key.to_owned(), field.to_owned()));
         state.rob(key, field);
     }
 
-    /// What the Java peer holds of a lock.
-    pub fn java(&self, key: &str, hold: Option<(&str, i64)>) {
+    /// How often the Java peer holds a lock under this field.
+    pub fn java(&self, key: &str, field: &str, count: i64) {
         let mut state = self.state.lock();
-        match hold {
-            Some((field, count)) => state.java.insert(key.to_owned(), (field.to_owned(), count)),
-            None => state.java.remove(key),
+        let of = (key.to_owned(), field.to_owned());
+        match count > 0 {
+            true => state.java.insert(of, count),
+            false => state.java.remove(&of),
         };
     }
 
@@ -53,10 +54,12 @@ impl Oracle {
         let mut state = self.state.lock();
         state.tokens.clear();
         state.places.wiped();
+        state.parts.wiped();
     }
 
-    pub fn java_holds(&self, key: &str) -> Option<i64> {
-        self.state.lock().java.get(key).map(|(_, count)| *count)
+    pub fn java_holds(&self, key: &str, field: &str) -> Option<i64> {
+        let of = (key.to_owned(), field.to_owned());
+        self.state.lock().java.get(&of).copied()
     }
 
     pub fn forcing(&self, client: usize, more: bool) {
@@ -85,6 +88,7 @@ impl Oracle {
                 waits_for,
                 gathers: None,
                 queues: None,
+                wants: None,
                 asked: 0,
                 began,
                 stood_still,
@@ -150,8 +154,11 @@ impl Oracle {
             field,
             held,
             began,
+            taken_at: valid_until,
             valid_until,
             closing: false,
+            // It may have been given long before its caller is polled.
+            fine_at: began,
             lost_at: None,
         };
         state.holds.insert(serial, seen);

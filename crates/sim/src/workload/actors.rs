@@ -13,7 +13,9 @@ use redisson_lock::{
 use tokio::time::Instant;
 
 use super::expected::Expected;
-use super::program::{Inspect, LOCKS, PREFIX, Program, Step, TaskPlan, Until, Verb};
+use super::program::{
+    Inspect, LOCKS, PREFIX, Program, READS, Step, TaskPlan, Until, Verb, key_of, kind_of,
+};
 use super::run::limited;
 use super::world::World;
 
@@ -108,10 +110,21 @@ impl Actor {
             } => {
                 Box::pin(self.take(lock, verb, lease_ms, max_hold_ms, until)).await;
             }
-            Step::Both { lock, inside_ms } => self.both(lock, inside_ms).await,
+            Step::Both { lock, inside_ms } => self.both([lock; 2], inside_ms).await,
+            Step::Parts { lock, inside_ms } => self.both([lock, lock + READS], inside_ms).await,
             Step::Unlock { which, until } => {
                 if let Some(kept) = self.pick(which) {
                     self.unlock(kept, until).await;
+                }
+            }
+            Step::UnlockLatest { lock, drops } => {
+                let Some(nth) = self.guards.iter().rposition(|kept| kept.lock == lock) else {
+                    return;
+                };
+                let kept = self.guards.swap_remove(nth);
+                match drops {
+                    true => self.let_go(kept),
+                    false => self.unlock(kept, Until::Done).await,
                 }
             }
             Step::Drop { which } => drop(self.pick(which).map(|kept| self.let_go(kept))),
@@ -165,7 +178,11 @@ impl Actor {
 
     async fn observe(&self, nth: usize, observe: Inspect, until: Until) {
         let lock = self.lock(nth);
-        let call = self.begins(format!("{observe:?} {}", LOCKS[nth]), None, self.limit(1));
+        let call = self.begins(
+            format!("{observe:?} {}", self.shown(nth)),
+            None,
+            self.limit(1),
+        );
         let done = limited(until, async {
             match observe {
                 Inspect::HoldCount => lock.hold_count().await.map(|_| ()),
@@ -203,7 +220,7 @@ impl Actor {
             return;
         }
         let call = self.begins(
-            format!("unlock detached {}", LOCKS[nth]),
+            format!("unlock detached {}", self.shown(nth)),
             None,
             self.limit(2),
         );
@@ -223,7 +240,7 @@ impl Actor {
 
     async fn force(&self, nth: usize, until: Until) {
         self.world.oracle.forcing(self.nth, true);
-        let call = self.begins(format!("force_unlock {}", LOCKS[nth]), None, None);
+        let call = self.begins(format!("force_unlock {}", self.shown(nth)), None, None);
         let done = limited(until, self.lock(nth).force_unlock()).await;
         self.ends(call, &done);
         match &done {
@@ -250,7 +267,10 @@ impl Actor {
             self.unlock(kept, Until::Done).await;
         }
         self.give_several_back().await;
-        for nth in 0..LOCKS.len() {
+        for nth in 0..LOCKS.len() + READS {
+            if nth >= READS && self.kinds[nth - READS] != LockKind::Write {
+                continue;
+            }
             // Lost ones as well: they are remembered until their owner has asked.
             while self.has_detached
                 && !matches!(
@@ -262,12 +282,30 @@ impl Actor {
     }
 
     fn lock(&self, nth: usize) -> Lock {
-        let lock = self.client.lock_of(self.kinds[nth], self.name(nth));
+        let lock = self.client.lock_of(self.kind(nth), self.name(nth));
         lock.owned_by(&self.owner)
     }
 
+    fn kind(&self, nth: usize) -> LockKind {
+        kind_of(self.kinds, nth)
+    }
+
+    /// The key of a lock, and which part of it.
+    fn shown(&self, nth: usize) -> String {
+        let key = key_of(nth);
+        match self.kind(nth) {
+            kind @ (LockKind::Read | LockKind::Write) => format!("{kind} {key}"),
+            _ => key.to_owned(),
+        }
+    }
+
     fn name(&self, nth: usize) -> &'static str {
-        &LOCKS[nth][self.prefix.len()..]
+        &key_of(nth)[self.prefix.len()..]
+    }
+
+    /// Of its owner, in all locks.
+    fn field(&self) -> String {
+        test_util::field_of(&self.owner).to_string()
     }
 
     fn pick(&mut self, which: usize) -> Option<Kept> {
@@ -285,7 +323,7 @@ impl Actor {
 
     fn token(&self, nth: usize, held: HoldHandle, began: Instant) -> Token {
         let field = test_util::field(&held);
-        let hold = self.world.oracle.taken(self.nth, LOCKS[nth], held, began);
+        let hold = self.world.oracle.taken(self.nth, key_of(nth), held, began);
         Token {
             world: Arc::clone(&self.world),
             hold,
@@ -328,6 +366,10 @@ impl Actor {
             }
             Error::PermissionDenied { .. } => self.expected.denied,
             Error::AlreadyHeld { .. } => self.kinds.contains(&LockKind::String),
+            Error::WouldDeadlock { lock } => {
+                let (key, owner) = (format!("{}{lock}", self.prefix), self.field());
+                self.world.oracle.may_read(self.nth, &key, &owner)
+            }
             Error::Refused {
                 kind: RefusedKind::ClusterDown,
                 ..

@@ -11,7 +11,6 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::actors::ms;
-use super::java;
 use super::program::{Fault, LOCKS};
 use super::world::World;
 
@@ -159,6 +158,8 @@ impl Happening {
             Fault::Freeze { ms: time } => world.freeze(ms(time)),
             Fault::Restart => world.restart(),
             Fault::Wipe => {
+                // A lease may have ended since the oracle last looked.
+                world.observe();
                 for key in LOCKS {
                     rob(world, key);
                 }
@@ -182,7 +183,7 @@ impl Happening {
             // They have begun above.
             Fault::Move { .. } | Fault::Promote { .. } => {}
             Fault::NotServed { ms: time } => world.no_slot_is_served_for(ms(time)),
-            Fault::Noise { lock } => world.publish(&java::channel(LOCKS[lock])),
+            Fault::Noise { lock } => world.publish(&world.oracle.channel(LOCKS[lock])),
             Fault::EndRuntime { client } => {
                 world.oracle.closing(client);
                 // Nobody is left to give anything back: the leases do it.
@@ -225,12 +226,10 @@ enum Moment {
     CutOff(usize),
 }
 
-/// The holder of this lock has lost it.
+/// The holders of this lock have lost it.
 pub(crate) fn rob(world: &World, key: &str) {
-    let holder = world.with_home(key, |keyspace| {
-        keyspace.holder(key).map(|(field, _)| field.to_owned())
-    });
-    if let Some(field) = holder {
+    let holders = world.with_home(key, |keyspace| keyspace.holders(key));
+    for (field, _) in holders {
         world.oracle.robbed(key, &field);
     }
 }

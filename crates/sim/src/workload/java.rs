@@ -9,10 +9,11 @@ use tokio::time::Instant;
 
 use super::actors::ms;
 use super::faults::rob;
-use super::program::{JavaStep, LOCKS, Program};
+use super::program::{JavaReads, JavaStep, LOCKS, Program, kind_of};
 use super::world::World;
 
 mod fair;
+mod read_write;
 
 pub(crate) struct Java {
     world: Arc<World>,
@@ -20,6 +21,9 @@ pub(crate) struct Java {
     /// Of a place in a queue.
     place_ms: u64,
     kinds: [LockKind; LOCKS.len()],
+    reads: JavaReads,
+    /// Among the threads that are there at the same time.
+    number: u64,
     /// A dead thread's field is not entered again.
     field: String,
 }
@@ -27,8 +31,8 @@ pub(crate) struct Java {
 /// How its fields begin.
 pub(crate) const JAVA: &str = "7f1b1c1e-0000-4000-8000-00000000java:";
 
-fn field(thread: u64) -> String {
-    format!("{JAVA}{thread}")
+fn field(born: u64, number: u64) -> String {
+    format!("{JAVA}{born}{number}")
 }
 
 /// The unlock channel, by Redisson's rule.
@@ -40,14 +44,24 @@ pub fn channel(key: &str) -> String {
     }
 }
 
+/// The channel of a read-write lock.
+pub fn parts_channel(key: &str) -> String {
+    match key.contains('{') {
+        true => format!("redisson_rwlock:{key}"),
+        false => format!("redisson_rwlock:{{{key}}}"),
+    }
+}
+
 impl Java {
-    pub(crate) fn new(world: &Arc<World>, program: &Program) -> Self {
+    pub(crate) fn new(world: &Arc<World>, program: &Program, number: u64) -> Self {
         Self {
             world: Arc::clone(world),
             lease_ms: program.watchdog_ms,
             place_ms: program.fair_wait_ms,
             kinds: program.kinds,
-            field: field(world.now()),
+            reads: program.java_reads,
+            number,
+            field: field(world.now(), number),
         }
     }
 
@@ -62,7 +76,18 @@ impl Java {
                     dies,
                 } => {
                     tokio::time::sleep(ms(wait_ms)).await;
-                    self.hold(LOCKS[lock], depth, ms(hold_ms), dies).await;
+                    match self.has_parts(lock) {
+                        true => self.hold_part(lock, depth, ms(hold_ms), dies).await,
+                        false => self.hold(LOCKS[lock], depth, ms(hold_ms), dies).await,
+                    }
+                }
+                JavaStep::Downgrade {
+                    wait_ms,
+                    lock,
+                    hold_ms,
+                } => {
+                    tokio::time::sleep(ms(wait_ms)).await;
+                    self.downgrade(lock, ms(hold_ms)).await;
                 }
                 JavaStep::DieInQueue { wait_ms, lock } => {
                     tokio::time::sleep(ms(wait_ms)).await;
@@ -70,10 +95,17 @@ impl Java {
                 }
                 JavaStep::Force { wait_ms, lock } => {
                     tokio::time::sleep(ms(wait_ms)).await;
-                    self.force(LOCKS[lock]);
+                    match self.has_parts(lock) {
+                        true => self.force_part(lock),
+                        false => self.force(LOCKS[lock]),
+                    }
                 }
             }
         }
+    }
+
+    fn has_parts(&self, lock: usize) -> bool {
+        matches!(kind_of(self.kinds, lock), LockKind::Read | LockKind::Write)
     }
 
     async fn hold(&mut self, key: &str, depth: u32, time: Duration, dies: bool) {
@@ -92,16 +124,16 @@ impl Java {
         while Instant::now() < until {
             let renewal = Instant::now() + ms(self.lease_ms / 3);
             tokio::time::sleep_until(renewal.min(until)).await;
-            if self.world.oracle.java_holds(key).is_some() {
+            if self.world.oracle.java_holds(key, &self.field).is_some() {
                 self.command(&["pexpire", key, &self.lease_ms.to_string()]);
             }
         }
         if dies {
             // Its field stays until the lease is over; nobody believes anything.
             self.world.oracle.say(|| format!("Java dies with {key}"));
-            self.world.oracle.java(key, None);
+            self.world.oracle.java(key, &self.field, 0);
             self.world.oracle.left_behind(key, &self.field);
-            self.field = field(self.world.now());
+            self.field = field(self.world.now(), self.number);
             return;
         }
         for _ in 0..depth {
@@ -124,7 +156,7 @@ impl Java {
             Some(count)
         });
         if let Some(count) = count {
-            self.world.oracle.java(key, Some((&self.field, count)));
+            self.world.oracle.java(key, &self.field, count);
             self.world
                 .oracle
                 .say(|| format!("Java holds {key}, count {count}"));
@@ -135,15 +167,14 @@ impl Java {
 
     fn release(&self, key: &str) {
         // Robbed: Redisson throws here.
-        if self.world.oracle.java_holds(key).is_none() {
+        if self.world.oracle.java_holds(key, &self.field).is_none() {
             return;
         }
         let left = self.command(&["hincrby", key, &self.field, "-1"]);
+        self.world.oracle.java(key, &self.field, left);
         if left > 0 {
-            self.world.oracle.java(key, Some((&self.field, left)));
             self.command(&["pexpire", key, &self.lease_ms.to_string()]);
         } else {
-            self.world.oracle.java(key, None);
             self.command(&["del", key]);
             self.announce(key);
         }
@@ -169,10 +200,17 @@ impl Java {
 }
 
 fn number(keyspace: &mut Keyspace, words: &[&str]) -> i64 {
-    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    keyspace.rights = Rights::default();
-    match keyspace.call(&words) {
-        Ok(Answer::Number(number)) => number,
+    match run(keyspace, words) {
+        Answer::Number(number) => number,
         other => panic!("{words:?} answered {other:?}"),
     }
 }
+
+fn run(keyspace: &mut Keyspace, words: &[&str]) -> Answer {
+    let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
+    keyspace.rights = Rights::default();
+    let answer = keyspace.call(&words);
+    answer.unwrap_or_else(|error| panic!("{words:?} failed: {error}"))
+}
+
+const PAUSE: Duration = Duration::from_millis(37);

@@ -13,6 +13,8 @@ pub struct Program {
     pub kinds: [LockKind; LOCKS.len()],
     /// For how long a place in the queue of a fair lock counts after its turn has come.
     pub fair_wait_ms: u64,
+    /// How Java reads.
+    pub java_reads: JavaReads,
     /// Some calls take several locks as one.
     pub several: bool,
     /// Several servers, whose slots move.
@@ -66,6 +68,8 @@ pub struct TaskPlan {
     pub steps: Vec<Step>,
 }
 
+/// The number of a lock is that of its name in `LOCKS`. From [`READS`] on it is the part that reads of the read-write lock
+/// with that number less.
 #[derive(Debug, Clone)]
 pub enum Step {
     Take {
@@ -80,9 +84,19 @@ pub enum Step {
         lock: usize,
         inside_ms: u64,
     },
+    /// The same, of which one writes and the other reads.
+    Parts {
+        lock: usize,
+        inside_ms: u64,
+    },
     Unlock {
         which: usize,
         until: Until,
+    },
+    /// Of this lock, and this part of it.
+    UnlockLatest {
+        lock: usize,
+        drops: bool,
     },
     Drop {
         which: usize,
@@ -198,14 +212,52 @@ pub enum JavaStep {
         wait_ms: u64,
         lock: usize,
     },
+    /// It writes, reads inside of that, and goes on reading.
+    Downgrade {
+        wait_ms: u64,
+        lock: usize,
+        hold_ms: u64,
+    },
+}
+
+/// What a version of Redisson does with the keys and the lease of read holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Generation {
+    /// Up to 3.8.0: it renews the lock alone, and sets its lease when it acquires it, also to less.
+    First,
+    /// 3.8.1 to 4.3: it renews the keys of all readers.
+    Second,
+    /// It renews its own keys.
+    Third,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct JavaReads {
+    pub generation: Generation,
+    /// Its watchdog timeout.
+    pub watchdog_ms: u64,
+    /// It asks for this lease, and renews nothing.
+    pub lease_ms: Option<u64>,
+}
+
+impl JavaReads {
+    /// As our clients do it.
+    pub(super) fn like_ours(watchdog_ms: u64) -> Self {
+        Self {
+            generation: Generation::Third,
+            watchdog_ms,
+            lease_ms: None,
+        }
+    }
 }
 
 impl JavaStep {
     pub(super) fn lock(&self) -> usize {
         match self {
-            Self::Hold { lock, .. } | Self::Force { lock, .. } | Self::DieInQueue { lock, .. } => {
-                *lock
-            }
+            Self::Hold { lock, .. }
+            | Self::Force { lock, .. }
+            | Self::DieInQueue { lock, .. }
+            | Self::Downgrade { lock, .. } => *lock,
         }
     }
 }
@@ -289,6 +341,22 @@ pub(super) const SINGLE: usize = 2;
 
 pub(crate) const PREFIX: &str = "app:";
 
+/// From this number on a lock is the part that reads.
+pub(crate) const READS: usize = LOCKS.len();
+
+/// The key of a lock, whichever part it is.
+pub(crate) fn key_of(lock: usize) -> &'static str {
+    LOCKS[lock % READS]
+}
+
+/// The kind of a lock, or of the part that reads.
+pub(crate) fn kind_of(kinds: [LockKind; LOCKS.len()], lock: usize) -> LockKind {
+    match lock < READS {
+        true => kinds[lock],
+        false => LockKind::Read,
+    }
+}
+
 impl Fault {
     /// A slot that moves, of which everybody hears immediately. No call fails because of it.
     fn is_smooth(&self) -> bool {
@@ -312,6 +380,14 @@ impl Program {
         let locks = LOCKS.into_iter().zip(self.kinds);
         let found = locks.filter(|(_, kind)| kinds.contains(kind));
         found.map(|(key, _)| key).collect()
+    }
+
+    /// For how many leases a hold may last that is not released. Java adds them when it writes and nests.
+    pub(super) fn leases_in_a_row(&self) -> u32 {
+        match self.kinds.contains(&LockKind::Write) {
+            true => 4,
+            false => 2,
+        }
     }
 
     pub fn is_healthy(&self) -> bool {

@@ -6,8 +6,8 @@ use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{
-    ClientPlan, Fault, Inspect, JavaStep, LOCKS, Program, Round, SINGLE, Step, TaskPlan, Until,
-    Verb,
+    ClientPlan, Fault, Inspect, JavaReads, JavaStep, LOCKS, Program, Round, SINGLE, Step, TaskPlan,
+    Until, Verb, kind_of,
 };
 
 impl Program {
@@ -71,6 +71,7 @@ impl Program {
             seed,
             kinds: [LockKind::Plain; LOCKS.len()],
             fair_wait_ms: 300_000,
+            java_reads: JavaReads::like_ours(watchdog_ms),
             several: false,
             cluster: false,
             latency,
@@ -94,7 +95,7 @@ impl Program {
         for round in &mut self.rounds {
             round
                 .java
-                .retain(|step| kinds[step.lock()] != LockKind::String);
+                .retain(|step| kind_of(kinds, step.lock()) != LockKind::String);
         }
         self
     }

@@ -1,5 +1,6 @@
 //! Runs a program under paused time, round by round, and judges it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -17,7 +18,7 @@ use tokio::time::Instant;
 use super::actors::{Actor, PATIENCE_MS, ms};
 use super::faults;
 use super::java::{JAVA, Java};
-use super::program::{ClientPlan, Fault, LOCKS, PREFIX, Program, Round, Until};
+use super::program::{ClientPlan, Fault, JavaStep, LOCKS, PREFIX, Program, READS, Round, Until};
 use super::world::World;
 use crate::oracle::{Counts, Terms, queue_keys};
 
@@ -149,6 +150,7 @@ impl Session {
             strings: program.locks_of(&[LockKind::String]),
             fair: program.locks_of(&[LockKind::Fair]),
             fair_wait: ms(program.fair_wait_ms),
+            read_write: program.locks_of(&[LockKind::Write]),
             given_back: !program.is_relaxed(),
             clients: clients
                 .iter()
@@ -211,7 +213,8 @@ impl Session {
             });
         }
         // What was abandoned by design ends with its lease.
-        tokio::time::sleep(LONGEST_LEASE.max(ms(program.watchdog_ms)) * 2).await;
+        let longest = LONGEST_LEASE.max(ms(program.watchdog_ms));
+        tokio::time::sleep(longest * program.leases_in_a_row()).await;
         self.nothing_is_left(program);
         let Self {
             world,
@@ -246,7 +249,11 @@ impl Session {
                 .unwrap_or_else(|| Actor::new(world, &self.clients[task.client], task, program));
             actors.spawn(actor.act(task.steps.clone()));
         }
-        let java = tokio::spawn(Java::new(world, program).act(round.java.clone()));
+        let java: Vec<_> = threads_of_java(round, program)
+            .into_iter()
+            .zip(0..)
+            .map(|(steps, number)| tokio::spawn(Java::new(world, program, number).act(steps)))
+            .collect();
         let faults = tokio::spawn(faults::happen(
             Arc::clone(world),
             self.clients.clone(),
@@ -270,7 +277,9 @@ impl Session {
         if world.oracle.violation().is_some() {
             return before;
         }
-        java.await.expect("no panic");
+        for java in java {
+            java.await.expect("no panic");
+        }
         faults.await.expect("no panic");
         self.rest(program).await;
         if !program.is_relaxed() {
@@ -320,19 +329,19 @@ impl Session {
         self.world.observe();
         let open = self.world.oracle.open_holds();
         for key in LOCKS {
-            let expected: Vec<_> = open.iter().filter(|((lock, _), _)| lock == key).collect();
-            let expected = expected
-                .first()
-                .map(|((_, field), count)| (field.clone(), **count));
-            let found = self.world.with_home(key, |keyspace| {
-                keyspace
-                    .holder(key)
-                    .map(|(field, count)| (field.to_owned(), count))
-            });
-            let lingers = found
-                .as_ref()
-                .is_some_and(|(field, _)| self.world.oracle.lingers(key, field));
-            if expected != found && !lingers {
+            let expected = open.iter().filter(|((lock, _), _)| lock == key);
+            let expected = expected.map(|((_, field), count)| (field.clone(), *count));
+            let expected: BTreeMap<_, _> = expected.collect();
+            let found = self.world.with_home(key, |keyspace| keyspace.holders(key));
+            let found: BTreeMap<_, _> = found.into_iter().collect();
+            let (oracle, now) = (&self.world.oracle, self.world.now());
+            let missing = expected.keys().any(|field| !found.contains_key(field));
+            let mut more = found
+                .iter()
+                .filter(|(field, count)| expected.get(*field) != Some(count));
+            let is_left =
+                |field: &str| oracle.lingers(key, field) || oracle.is_ended_read(key, field, now);
+            if missing || more.any(|(field, _)| !is_left(field)) {
                 let text =
                     format!("at rest {key} is held as {expected:?}, the server has {found:?}");
                 self.world.oracle.violated(text);
@@ -399,6 +408,16 @@ impl Session {
             }
         }
     }
+}
+
+/// One, or a reader and a writer at read-write locks.
+fn threads_of_java(round: &Round, program: &Program) -> Vec<Vec<JavaStep>> {
+    let steps = round.java.iter().cloned();
+    if program.kinds[0] != LockKind::Write {
+        return vec![steps.collect()];
+    }
+    let (readers, others) = steps.partition(|step| step.lock() >= READS);
+    vec![readers, others]
 }
 
 /// Polls a future for as long as the plan says. `None`: it was dropped before it was ready.

@@ -23,6 +23,9 @@ impl fmt::Display for Program {
         if self.kinds.contains(&LockKind::Fair) {
             writeln!(f, "  a place counts for {} ms", self.fair_wait_ms)?;
         }
+        if self.kinds.contains(&LockKind::Write) {
+            writeln!(f, "  Java: {:?}", self.java_reads)?;
+        }
         for (nth, client) in self.clients.iter().enumerate() {
             writeln!(f, "  client {nth}: {client:?}")?;
         }

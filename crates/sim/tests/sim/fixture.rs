@@ -40,6 +40,7 @@ impl Fixture {
             silent: Vec::new(),
             strings: Vec::new(),
             fair: Vec::new(),
+            read_write: Vec::new(),
             fair_wait: ms(300_000),
             given_back: true,
             clients: vec![client.id().to_owned()],

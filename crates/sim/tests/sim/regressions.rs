@@ -323,6 +323,35 @@ fn a_waiter_of_a_fair_lock_gets_it_after_a_reconnect_without_a_fence() {
     assert_eq!(outcome.counts.taken, 2, "{history}");
 }
 
+/// The server did not answer for longer than the lease of the write hold, and its release gave up. What its owner went on
+/// reading kept the lock, so it stayed in Redis as held for writing, and kept other readers out.
+#[test]
+fn a_writer_that_went_on_reading_is_gone_after_an_outage_longer_than_its_lease() {
+    let writes = Step::Take {
+        lock: 0,
+        verb: Verb::Lock,
+        lease_ms: Some(2_000),
+        max_hold_ms: None,
+        until: Until::Done,
+    };
+    let downgrades = vec![writes, take(3, Until::Done), Step::Sleep { ms: 9_000 }];
+    let reads = vec![Step::Sleep { ms: 6_000 }, take(3, Until::Ms(2_000))];
+    let program = Program {
+        clients: vec![ClientPlan::simple(true), ClientPlan::simple(true)],
+        rounds: one_round(
+            vec![(0, -1, downgrades), (1, -1, reads)],
+            vec![(500, Fault::Down { ms: 5_000 })],
+        ),
+        watchdog_ms: 30_000,
+        late_percent: 0,
+        ..Program::roll(1).of_kind(LockKind::Write)
+    };
+    let outcome = run(&program, true);
+    let history = outcome.history.join("\n");
+    assert_eq!(outcome.violation, None, "{history}");
+    assert_eq!(outcome.counts.beside, 1, "{history}");
+}
+
 /// Without a fence, too: the release of an earlier attempt had no answer, and the place stayed for the next call of its
 /// owner, which took the lock under the same field. Then the release was executed.
 #[test]

@@ -54,6 +54,22 @@ fn places_are_taken_and_used(schedules: u64, counts: &Counts) {
     );
 }
 
+/// With two threads of Java that read and write, as three generations of Redisson do it.
+#[test]
+fn every_schedule_of_read_write_locks_keeps_the_promises() {
+    every(Program::roll_read_write, owners_are_beside_each_other);
+}
+
+/// A lock that one owner has at a time would otherwise pass everything.
+fn owners_are_beside_each_other(schedules: u64, counts: &Counts) {
+    let (beside, downgrades) = (counts.beside, counts.downgrades);
+    let enough = schedules < 1_000 || beside >= schedules / 2 && downgrades >= schedules / 20;
+    assert!(
+        enough,
+        "{beside} readers beside others, {downgrades} downgrades, in {schedules} schedules"
+    );
+}
+
 /// With locks of several kinds, of which some callers take two or three as one.
 #[test]
 fn every_schedule_with_several_locks_keeps_the_promises() {
@@ -153,7 +169,7 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
     let found = found.into_inner().expect("unpoisoned");
     println!(
         "{schedules} schedules, {} scripts ({} late), {} holds ({} of several locks), {} drops, {} ambiguous outcomes, {} losses reported \
-         ({} by a promotion), {} faults, {} redirections, {} failovers, {} places ({} used), {} violations, {:.1} s",
+         ({} by a promotion), {} faults, {} redirections, {} failovers, {} places ({} used), {} readers beside others, {} downgrades, {} violations, {:.1} s",
         counts.scripts,
         counts.late,
         counts.taken,
@@ -167,6 +183,8 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
         counts.failovers,
         counts.queued,
         counts.turns,
+        counts.beside,
+        counts.downgrades,
         found.len(),
         start.elapsed().as_secs_f64()
     );
@@ -199,6 +217,7 @@ fn replay(program: &Program) {
     let kind = match program.kinds {
         _ if program.several => "--kind multi ".to_owned(),
         [LockKind::Plain, ..] => String::new(),
+        [LockKind::Write, ..] => "--kind read-write ".to_owned(),
         [kind, ..] => format!("--kind {kind} "),
     };
     panic!("seed {seed}: {violation}\nreplay with: cargo xtask sim {cluster}{kind}--seed {seed}");

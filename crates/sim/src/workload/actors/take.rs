@@ -6,7 +6,7 @@ use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LockKind, LossReason, te
 use tokio::time::Instant;
 
 use super::{Actor, Kept, PATIENCE_MS, ms};
-use crate::workload::program::{LOCKS, Until, Verb};
+use crate::workload::program::{READS, Until, Verb, key_of};
 use crate::workload::run::limited;
 
 /// A call that takes the lock.
@@ -34,14 +34,11 @@ impl Actor {
         let lock = lease_ms.map_or_else(|| lock.clone(), |lease| lock.lease(ms(lease)));
         let lock = max_hold_ms.map_or_else(|| lock.clone(), |limit| lock.max_hold(ms(limit)));
         let began = Instant::now();
-        let reenters = self
-            .guards
-            .iter()
-            .any(|kept| kept.lock == nth && !test_util::has_ended(&kept.guard));
-        let (owner, name) = (self.owner.thread_id(), LOCKS[nth]);
+        let reenters = self.holds(nth) || self.holds_other_part(nth);
+        let (owner, name) = (self.owner.thread_id(), self.shown(nth));
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
-            // A re-entry waits for no other owner, but for the operations of its own one, one after the other: other tasks
+            // A re-entry waits for no other owner, nor does a read inside of a write, and a write inside of a read is refused, but for the operations of its own one, one after the other: other tasks
             // may have it too, with two branches each.
             Verb::Lock if reenters => (false, self.limit(6)),
             Verb::Lock => (true, None),
@@ -60,9 +57,9 @@ impl Actor {
             until
         };
         let queues = !matches!(verb, Verb::Try);
-        let call = self.begins(what, waits.then(|| name.to_owned()), limit);
+        let call = self.begins(what, waits.then(|| key_of(nth).to_owned()), limit);
         if queues {
-            self.queues(call, nth);
+            self.wants(call, nth);
         }
         let attempt = Attempt {
             nth,
@@ -104,9 +101,12 @@ impl Actor {
                 ..
             }
         ) {
-            let own = || test_util::field_of(&self.owner);
+            let own = || match self.kind(attempt.nth) {
+                LockKind::Write => format!("{}:write", self.field()).into(),
+                _ => test_util::field_of(&self.owner),
+            };
             let field = field.get_or_init(own);
-            self.world.oracle.left_behind(LOCKS[attempt.nth], field);
+            self.world.oracle.left_behind(key_of(attempt.nth), field);
         }
         self.judge(&error, None);
     }
@@ -133,11 +133,28 @@ impl Actor {
         }
     }
 
-    /// Its owner may have a place in the queue of a fair lock until the call ends.
-    fn queues(&self, call: u64, nth: usize) {
-        if self.kinds[nth] == LockKind::Fair {
-            let field = test_util::field_of(&self.owner).to_string();
-            self.world.oracle.queues(call, LOCKS[nth], field);
+    /// Its owner may have a place in the queue of a fair lock until the call ends, and wants one part of a read-write lock.
+    fn wants(&self, call: u64, nth: usize) {
+        let (oracle, key) = (&self.world.oracle, key_of(nth));
+        match self.kind(nth) {
+            LockKind::Fair => oracle.queues(call, key, self.field()),
+            kind @ (LockKind::Read | LockKind::Write) => {
+                oracle.wants(call, key, self.field(), kind == LockKind::Read);
+            }
+            _ => {}
+        }
+    }
+
+    fn holds(&self, nth: usize) -> bool {
+        let mut guards = self.guards.iter().filter(|kept| kept.lock == nth);
+        guards.any(|kept| !test_util::has_ended(&kept.guard))
+    }
+
+    fn holds_other_part(&self, nth: usize) -> bool {
+        match self.kind(nth) {
+            LockKind::Read => self.holds(nth - READS),
+            LockKind::Write => self.holds(nth + READS),
+            _ => false,
         }
     }
 
@@ -151,16 +168,14 @@ impl Actor {
     }
 
     /// Two branches of one task: they are one owner, and re-enter.
-    pub(super) async fn both(&self, nth: usize, inside_ms: u64) {
-        let section = || async {
+    pub(super) async fn both(&self, [first, second]: [usize; 2], inside_ms: u64) {
+        let section = |nth: usize| async move {
             let began = Instant::now();
-            let lock = self.client.lock_of(self.kinds[nth], self.name(nth));
-            let call = self.begins(
-                format!("owner {} branch", self.owner.thread_id()),
-                None,
-                None,
-            );
-            self.queues(call, nth);
+            let lock = self.client.lock_of(self.kind(nth), self.name(nth));
+            let owner = self.owner.thread_id();
+            let what = format!("owner {owner} branch at {}", self.shown(nth));
+            let call = self.begins(what, None, None);
+            self.wants(call, nth);
             let taken = tokio::time::timeout(ms(PATIENCE_MS), lock.lock()).await;
             self.world.oracle.call_ends(call, || format!("{taken:?}"));
             match taken {
@@ -181,7 +196,7 @@ impl Actor {
                 Err(_) => {}
             }
         };
-        let both = async { tokio::join!(Box::pin(section()), Box::pin(section())) };
+        let both = async { tokio::join!(Box::pin(section(first)), Box::pin(section(second))) };
         self.owner.scope(both).await;
     }
 }

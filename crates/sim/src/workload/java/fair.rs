@@ -7,7 +7,7 @@ use redisson_lock::LockKind;
 use redisson_lock_test::sim::{Answer, Keyspace};
 use tokio::time::Instant;
 
-use super::{Java, channel, field, number};
+use super::{Java, PAUSE, channel, field, number, parts_channel};
 use crate::oracle::{channel_of, queue_keys};
 use crate::workload::program::LOCKS;
 
@@ -92,7 +92,7 @@ impl Java {
         self.world
             .oracle
             .say(|| format!("Java dies in the queue of {key}"));
-        self.field = field(self.world.now());
+        self.field = field(self.world.now(), self.number);
     }
 
     /// Tells the next one that the lock is free, or all who wait if it has no queue.
@@ -107,6 +107,7 @@ impl Java {
                 let Some(head) = head else { return };
                 channel_of(key, &head)
             }
+            false if self.is_read_write(key) => parts_channel(key),
             false => channel(key),
         };
         self.world.oracle.tell(&channel);
@@ -133,5 +134,3 @@ fn ends(keyspace: &Keyspace, set: &str, field: &str) -> u64 {
     let mut members = members.filter(|(_, member)| member == field);
     members.next().map_or(u64::MAX, |(score, _)| *score as u64)
 }
-
-const PAUSE: Duration = Duration::from_millis(37);
