@@ -274,88 +274,96 @@ impl Oracle {
 
     fn compare_holds(&self, state: &mut State, terms: &Terms, keyspace: &Keyspace, now: Instant) {
         let (mut lost, mut problems) = (Vec::new(), Vec::new());
-        for (&serial, seen) in state.holds.iter_mut().filter(|(_, seen)| !seen.closing) {
-            let Seen {
-                client,
-                key,
-                field,
-                held,
-                valid_until: known,
-                began,
-                taken_at,
-                fine_at,
-                ..
-            } = seen;
-            if let Some(reason) = test_util::loss(held) {
-                lost.push((serial, key.clone(), field.clone(), reason, *began, *known));
+        let mut holds = std::mem::take(&mut state.holds);
+        for (&serial, seen) in holds.iter_mut().filter(|(_, seen)| !seen.closing) {
+            if let Some(reason) = test_util::loss(&seen.held) {
+                (seen.closing, seen.lost_at) = (true, Some(now));
+                lost.push((serial, reason));
                 continue;
             }
-            let Some(hold) = test_util::snapshot(held) else {
-                continue;
-            };
-            let valid_until = hold.valid_until();
-            let who = || format!("{field} on {key}");
-            if valid_until < *known && *known > now {
-                problems.push(format!("{}: the deadline moved back", who()));
-            }
-            *known = valid_until;
-            if valid_until <= now {
-                if valid_until.max(state.moved_at) + TOLD_WITHIN <= now {
-                    let since = now - valid_until;
-                    problems.push(format!(
-                        "{}: the deadline passed {since:?} ago and nobody was told",
-                        who()
-                    ));
-                }
-                continue;
-            }
-            let of = (key.clone(), field.to_string());
-            let doubted = state.promotions.doubted(key, field);
-            if let Some(&robbed) = state.robbed.get(&of) {
-                state.behind_own.insert((*client, key.clone()), now);
-                let since = robbed.max(state.calm_since).max(state.moved_at);
-                let until = match doubted {
-                    // All that it serves is checked immediately.
-                    Some((at, until)) if robbed == at => until + TOLD_WITHIN,
-                    Some(_) | None => since + terms.found_within(),
-                };
-                if terms.answers_in_time && now > until {
-                    let since = now - since;
-                    problems.push(format!("{}: lost {since:?} ago and not told", who()));
-                }
-                continue;
-            }
-            if doubted.is_some_and(|(_, until)| now <= until) || state.revived.contains(&of) {
-                continue;
-            }
-            let problem = match terms.is_read_write(key) {
-                true => {
-                    let since = (*fine_at).max(*taken_at);
-                    let since = since.max(state.calm_since).max(state.moved_at);
-                    let unsure = !terms.answers_in_time || now <= since + terms.found_within();
-                    let excused = unsure && state.parts.is_cut(key, *fine_at);
-                    let until = valid_until - self.start;
-                    state.parts.contradicted(key, field, until, excused)
-                }
-                false => self.contradicted(keyspace, key, field, valid_until),
-            };
-            match problem {
-                None => *fine_at = now,
-                Some(text) if text.is_empty() => {}
-                Some(text) => problems.push(format!("{} {text}", who())),
-            }
+            let found = self.compare_hold(state, terms, keyspace, now, seen);
+            let who = |text| format!("{} on {}{text}", seen.field, seen.key);
+            problems.extend(found.into_iter().map(who));
         }
+        state.holds = holds;
         for problem in problems {
             state.violated(self.start, problem);
         }
-        for (serial, key, field, reason, began, valid_until) in lost {
-            if let Some(seen) = state.holds.get_mut(&serial) {
-                seen.closing = true;
-                seen.lost_at = Some(now);
-            }
+        for (serial, reason) in lost {
+            let Some(seen) = state.holds.get(&serial) else {
+                continue;
+            };
+            let (key, field) = (seen.key.clone(), seen.field.clone());
+            let (began, valid_until) = (seen.began, seen.valid_until);
             state.say(self.start, || format!("  {field} lost {key}: {reason}"));
             state.told_lost(self.start, &key, &field, reason, began, Some(valid_until));
         }
+    }
+
+    /// What is wrong with a hold that is not lost.
+    fn compare_hold(
+        &self,
+        state: &mut State,
+        terms: &Terms,
+        keyspace: &Keyspace,
+        now: Instant,
+        seen: &mut Seen,
+    ) -> Vec<String> {
+        let mut problems = Vec::new();
+        let Some(hold) = test_util::snapshot(&seen.held) else {
+            return problems;
+        };
+        let (key, field) = (&seen.key, &seen.field);
+        let valid_until = hold.valid_until();
+        if valid_until < seen.valid_until && seen.valid_until > now {
+            problems.push(": the deadline moved back".to_owned());
+        }
+        seen.valid_until = valid_until;
+        if valid_until <= now {
+            if valid_until.max(state.moved_at) + TOLD_WITHIN <= now {
+                let since = now - valid_until;
+                problems.push(format!(
+                    ": the deadline passed {since:?} ago and nobody was told"
+                ));
+            }
+            return problems;
+        }
+        let of = (key.clone(), field.to_string());
+        let doubted = state.promotions.doubted(key, field);
+        let calm_since = state.calm_since.max(state.moved_at);
+        if let Some(&robbed) = state.robbed.get(&of) {
+            state.behind_own.insert((seen.client, key.clone()), now);
+            let since = robbed.max(calm_since);
+            let until = match doubted {
+                // All that it serves is checked immediately.
+                Some((at, until)) if robbed == at => until + TOLD_WITHIN,
+                Some(_) | None => since + terms.found_within(),
+            };
+            if terms.answers_in_time && now > until {
+                let since = now - since;
+                problems.push(format!(": lost {since:?} ago and not told"));
+            }
+            return problems;
+        }
+        if doubted.is_some_and(|(_, until)| now <= until) || state.revived.contains(&of) {
+            return problems;
+        }
+        let problem = match terms.is_read_write(key) {
+            true => {
+                let since = seen.fine_at.max(seen.taken_at).max(calm_since);
+                let unsure = !terms.answers_in_time || now <= since + terms.found_within();
+                let excused = unsure && state.parts.is_cut(key, seen.fine_at);
+                let until = valid_until - self.start;
+                state.parts.contradicted(key, field, until, excused)
+            }
+            false => self.contradicted(keyspace, key, field, valid_until),
+        };
+        match problem {
+            None => seen.fine_at = now,
+            Some(text) if text.is_empty() => {}
+            Some(text) => problems.push(format!(" {text}")),
+        }
+        problems
     }
 
     /// What the server has against the belief that a field holds until then.

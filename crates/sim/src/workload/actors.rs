@@ -144,20 +144,7 @@ impl Actor {
                 which,
                 lease_ms,
                 until,
-            } => {
-                let nth = which % self.guards.len().max(1);
-                let Some(kept) = self.guards.get(nth) else {
-                    return;
-                };
-                let call = self.begins(format!("extend {}", kept.token.field), None, self.limit(1));
-                let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
-                self.ends(call, &done);
-                if let Some(Err(error)) = done
-                    && !matches!(error, Error::Misuse { .. } | Error::InvalidDuration { .. })
-                {
-                    self.judge(&error, Some(&kept.token));
-                }
-            }
+            } => self.extend(which, lease_ms, until).await,
             Step::Inspect { lock, what, until } => self.observe(lock, what, until).await,
             Step::Force { lock, until } => self.force(lock, until).await,
             Step::Sleep { ms: time } => tokio::time::sleep(ms(time)).await,
@@ -173,6 +160,21 @@ impl Actor {
                 }
             }
             Step::Several(step) => Box::pin(self.several(step)).await,
+        }
+    }
+
+    async fn extend(&mut self, which: usize, lease_ms: u64, until: Until) {
+        let nth = which % self.guards.len().max(1);
+        let Some(kept) = self.guards.get(nth) else {
+            return;
+        };
+        let call = self.begins(format!("extend {}", kept.token.field), None, self.limit(1));
+        let done = limited(until, kept.guard.extend(ms(lease_ms))).await;
+        self.ends(call, &done);
+        if let Some(Err(error)) = done
+            && !matches!(error, Error::Misuse { .. } | Error::InvalidDuration { .. })
+        {
+            self.judge(&error, Some(&kept.token));
         }
     }
 

@@ -51,14 +51,14 @@ impl JavaReads {
 
 /// The step at one of the parts, or what is done with both instead.
 fn changed(mut step: Step, kinds: [LockKind; LOCKS.len()], rng: &mut Rng) -> Vec<Step> {
-    let lock = match &mut step {
-        Step::Take { lock, .. }
-        | Step::Both { lock, .. }
-        | Step::UnlockDetached { lock, .. }
-        | Step::Inspect { lock, .. }
-        | Step::Force { lock, .. }
-        | Step::Poll { lock, .. } => lock,
-        _ => return vec![step],
+    let (Step::Take { lock, .. }
+    | Step::Both { lock, .. }
+    | Step::UnlockDetached { lock, .. }
+    | Step::Inspect { lock, .. }
+    | Step::Force { lock, .. }
+    | Step::Poll { lock, .. }) = &mut step
+    else {
+        return vec![step];
     };
     let write = *lock;
     if kind_of(kinds, write) != LockKind::Write {
