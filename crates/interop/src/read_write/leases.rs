@@ -35,7 +35,7 @@ pub fn scenarios() -> Vec<Scenario> {
         shorter.not_first(SHORTENS),
         longer,
         late.short().not_first(SHORTENS),
-        foreign.not_first(RENEWS_ALL_OF_ONE),
+        foreign.short().not_first(RENEWS_ALL_OF_ONE),
         dead.load(Load::Process),
         stopped.load(Load::Process).not_second(LETS_KEYS_END),
     ]
