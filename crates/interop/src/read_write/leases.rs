@@ -70,7 +70,7 @@ async fn watchdog_keeps_readers(fixture: Fixture) {
     nothing_left(&mut fixture.control(), key).await;
 }
 
-/// A lease that ends beside a longer one frees nothing, and keeps nobody out afterwards.
+/// A lease that ends beside a longer one frees nothing, and keeps no writer out afterwards.
 async fn shorter_beside_longer(fixture: Fixture) {
     let (first, second, key) = &fixture.workers();
     let writer = fixture.first.writer();
@@ -93,7 +93,7 @@ async fn shorter_beside_longer(fixture: Fixture) {
     nothing_left(&mut fixture.control(), key).await;
 }
 
-/// What a reader asked for that has left keeps nobody out.
+/// The lease of a reader that has left keeps no writer out.
 async fn longer_leaves(fixture: Fixture) {
     let (first, second, key) = &fixture.workers();
     let (writer, control) = (fixture.second.writer(), &mut fixture.control());
@@ -159,7 +159,7 @@ async fn renewals_beside_a_long_lease(fixture: Fixture) {
     nothing_left(control, key).await;
 }
 
-/// A process that read is gone. Another reader keeps the lock, and when it leaves, the dead one keeps nobody out for longer
+/// A process that read is gone. Another reader keeps the lock, and when it leaves, the dead one keeps no writer out for longer
 /// than one lease.
 async fn dead_reader(fixture: Fixture) {
     let (second, key) = (&fixture.quick_second.reader(), &fixture.name);
@@ -185,7 +185,7 @@ async fn dead_reader(fixture: Fixture) {
 }
 
 /// A process that reads stands still until its key has ended, and goes on. Its lock has been kept by another reader: it may
-/// take notice or not, but it keeps nobody out for longer than one lease after that one has left.
+/// take notice or not, but it keeps no writer out for longer than one lease after that one has left.
 async fn stopped_reader(fixture: Fixture) {
     let (second, key) = (&fixture.quick_second.reader(), &fixture.name);
     let (writer, control) = (fixture.quick_second.writer(), &mut fixture.control());

@@ -18,7 +18,11 @@ pub fn scenarios() -> Vec<Scenario> {
         "rw_writer_wakes_all_readers", writer_wakes_all_readers;
         "rw_force_unlock_of_readers", forced_readers;
     };
+    let other_part = Scenario::new("rw_force_unlock_of_the_other_part", |fixture| {
+        force_of_the_other_part(fixture.of_parts(Read, Write))
+    });
     vec![
+        other_part,
         orders.short(),
         nested,
         last,
@@ -56,7 +60,7 @@ fn orders() -> Vec<[usize; 4]> {
     all.collect()
 }
 
-/// Each reader has a count, and a key for each of its holds. Nobody's partial unlock frees what is left.
+/// Each reader has a count, and a key for each of its holds. A partial unlock does not free what is left.
 async fn readers_nest(fixture: Fixture) {
     let (first, second, key) = &fixture.workers();
     let control = &mut fixture.control();
@@ -167,4 +171,21 @@ async fn forced_readers(fixture: Fixture) {
     for reader in [first, second] {
         assert!(gets(reader, key).await, "it is free");
     }
+}
+
+/// A forced unlock of the write part while the other side reads: ours frees the lock, Redisson's does nothing.
+async fn force_of_the_other_part(fixture: Fixture) {
+    let (first, second, key) = &fixture.workers();
+    first.lock(key, Some(ms(30_000))).await.expect("free");
+    let before = fixture.seen(key);
+    let forced = second.force_unlock(key).await.expect("answered");
+    if second.is_rust() {
+        assert_eq!((forced, fixture.seen(key)), (Some(true), String::new()));
+        first.unlock_too_late(key).await;
+    } else {
+        assert_ne!(forced, Some(true));
+        assert_eq!(fixture.seen(key), before, "nothing changed");
+        first.unlock(key).await.expect("held");
+    }
+    assert!(gets(second, key).await, "it is free");
 }
