@@ -118,11 +118,14 @@ impl OwnerState {
         self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
     }
 
-    /// The longest lease at the server, as far as is known, unless nothing is held or under way.
-    pub(super) fn may_keep_for(&self) -> Option<Duration> {
-        let asked = self.op.acquire().map(|acquire| acquire.lease);
-        let lease = self.tenure.lease_max().max(asked.unwrap_or_default());
-        (self.tenure.is_held() || !self.op.is_idle()).then_some(lease)
+    /// Until when there may be a lease of it at the server, unless nothing is held or under way.
+    pub(super) fn may_last_until(&self, now: Time) -> Option<Time> {
+        match &self.op {
+            Op::Acquire(acquire) => Some(now + acquire.lease.max(self.tenure.lease_max())),
+            _ if self.tenure.is_held() => Some(now + self.tenure.lease_max()),
+            Op::Release(release) => Some(release.give_up_at),
+            Op::Idle => None,
+        }
     }
 
     pub(super) fn unpolled_since(&self) -> Option<Time> {

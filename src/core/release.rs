@@ -180,7 +180,7 @@ impl LockCore {
     ) -> ReleaseStep {
         let step = self.step(now, out, |core, out| {
             let [_, other] = core.faces(owner);
-            let kept = other.and_then(OwnerState::may_keep_for);
+            let kept = other.and_then(|other| other.may_last_until(now));
             core.change(now, owner, out, |own, cx| own.next_of_release(op, kept, cx))
         });
         step.unwrap_or(ReleaseStep::Done)
@@ -385,11 +385,11 @@ impl OwnerState {
         }
     }
 
-    /// `kept`: for how long the owner's other face may keep the hash, with all that is in it.
+    /// `kept`: until when the owner's other face may keep the hash, with all that is in it.
     fn next_of_release(
         &mut self,
         op: OpId,
-        kept: Option<Duration>,
+        kept: Option<Time>,
         cx: &mut Context<'_>,
     ) -> ReleaseStep {
         let lease_max = self.tenure.lease_max();
@@ -398,9 +398,7 @@ impl OwnerState {
             return ReleaseStep::Done;
         };
         debug_assert!(release.sent.is_none(), "one send at a time");
-        if let Some(kept) = kept {
-            release.give_up_at = release.give_up_at.max(cx.now + kept.max(lease_max));
-        }
+        release.give_up_at = release.give_up_at.max(kept.unwrap_or(release.give_up_at));
         let give_up_at = release.give_up_at;
         if cx.life == Life::Closed || self.is_release_over(cx) {
             self.end_release(cx);
