@@ -824,6 +824,25 @@ async fn all_holders_are_seen_with_their_own_leases() {
     two.finish().await;
 }
 
+/// A reader that died has no key any more, and the lock lasts for as long as others wanted it.
+#[tokio::test]
+async fn of_a_reader_whose_key_has_ended_nothing_is_left() {
+    let mut two = Two::new().await;
+    let (control, report) = (&mut two.control, two.clients[0].rw_lock(NAME));
+    control.run(&["HSET", NAME, "mode", "read", "another:1", "1"]);
+    control.run(&["PEXPIRE", NAME, "20000"]);
+    let read = report.read();
+    assert!(read.is_locked().await.expect("asked"));
+    let seen = read.inspect().await.expect("asked").expect("there");
+    assert_eq!(seen.lease_left, Some(Duration::ZERO));
+    assert_eq!(
+        read.lease_left().await.expect("asked"),
+        Some(Duration::ZERO)
+    );
+    control.run(&["DEL", NAME]);
+    two.finish().await;
+}
+
 /// After a reconnect without a fence new holds get another field; what is taken inside of an older hold keeps that
 /// one's.
 #[tokio::test]

@@ -337,7 +337,8 @@ pub struct Holder {
     pub owner: String,
     /// Its hold count.
     pub hold_count: u32,
-    /// Time left on the lease; `None` if the key has no expiry. Of a reader it is its own lease, which the lock may outlast.
+    /// Time left on the lease; `None` if the key has no expiry. Of a reader it is its own lease, which the lock may
+    /// outlast: zero if it has ended.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
     /// The token of a fenced lock's holder; `None` for other kinds, and if its key has none, or may not be read. Of a

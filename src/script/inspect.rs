@@ -131,13 +131,16 @@ fn shown_count(count: &str) -> u32 {
     count.parse().unwrap_or(u32::MAX)
 }
 
-/// The holders of a lock with two parts, the one to name before the others.
+/// The holders of a lock with two parts, the one to name before the others. Of a reader without a key nothing is left.
 fn holders_of(items: &[Reply], first: &[u8]) -> Option<SmallVec<[Seen; 1]>> {
     let holders = items.chunks(3).map(|holder| match holder {
         [field, Reply::Text(count), Reply::Number(left)] => Some(Seen {
             field: field.bytes()?,
             count: shown_count(count),
-            left: duration(*left),
+            left: match left {
+                -2 => Some(Duration::ZERO),
+                left => duration(*left),
+            },
         }),
         _ => None,
     });
