@@ -1079,6 +1079,14 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
     let client = server.client().await;
     let mut control = server.control();
     let lock = client.lock("a");
+    // The server is to know the scripts, so that each is executed by the first command that is sent.
+    let guard = lock.lock().await.expect("free");
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    write.await.expect("held");
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    write.once("0", MINUTE).await.expect("held");
+    guard.unlock().await.expect("held");
+    control.run(&["FLUSHDB"]);
     let mut ran = 0;
     for polls in 0..6 {
         for once in [false, true] {

@@ -449,6 +449,13 @@ impl State {
                 self.rob(key, field);
             }
         }
+        if executed.late && !self.is_fenced(executed.client) {
+            // It may have taken the key of a later hold of its owner, which the next renewal writes again. The reply that
+            // gives that hold may still be on its way.
+            let timeout = self.terms.as_ref().map(|terms| terms.command_timeout);
+            let known_by = Instant::now() + timeout.unwrap_or_default();
+            self.parts.cut.insert(key.to_owned(), known_by);
+        }
         let writer = before.writer().filter(|_| after.writer().is_none());
         let reads_on = writer.is_some_and(|writer| after.count(writer) > 0);
         self.counts.downgrades += u64::from(reads_on);
@@ -523,7 +530,7 @@ impl Parts {
         self.open.clear();
     }
 
-    /// Whether Java has shortened something since.
+    /// Whether Java, or a late command of a client without a fence, has shortened something since.
     pub(super) fn is_cut(&self, key: &str, since: Instant) -> bool {
         self.cut.get(key).is_some_and(|at| *at >= since)
     }
