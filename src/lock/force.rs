@@ -30,8 +30,8 @@ impl<K> Lock<K> {
     ///
     /// [`Error::NoAnswer`] if a reply is lost. If it is the reply to the script, the lock may or may not be free,
     /// and the call returns only when the command timeout has passed since the holder was read, so that the script can
-    /// no longer take effect. If it is the reply that names the holder, nothing was sent. Otherwise the refusals of
-    /// [`lock`](Self::lock).
+    /// no longer take effect. If it is the reply that names the holder, nothing was sent. [`Error::NoRuntime`] if the
+    /// client's runtime ends during the call, which does not wait then. Otherwise the refusals of [`lock`](Self::lock).
     ///
     /// Without the permission `+time` there is no such limit. The call then checks that a new
     /// connection has replaced the one without a reply, but a server that hangs may still free a later

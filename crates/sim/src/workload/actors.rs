@@ -250,8 +250,8 @@ impl Actor {
             Some(Err(error)) => self.judge(error, None),
             Some(Ok(_)) | None => {}
         }
-        if done.is_none() {
-            // Dropped: what was handed over takes effect until its limit.
+        if matches!(done, None | Some(Err(Error::NoRuntime))) {
+            // Dropped, or without the runtime that would wait: what was handed over takes effect until its limit.
             let (world, nth) = (Arc::clone(&self.world), self.nth);
             let limit = self.expected.command_timeout;
             tokio::spawn(async move {
