@@ -70,7 +70,7 @@ impl Oracle {
                 state.parts_ran_out(&key);
                 continue;
             }
-            // Somebody else may have taken it since.
+            // Another owner may have taken it since.
             state.java.remove(&(key.clone(), field.clone()));
             state.say(self.start, || format!("  {key} of {field} ran out"));
             state.rob(&key, &field);
@@ -323,7 +323,7 @@ impl Oracle {
             if valid_until.max(state.moved_at) + TOLD_WITHIN <= now {
                 let since = now - valid_until;
                 problems.push(format!(
-                    ": the deadline passed {since:?} ago and nobody was told"
+                    ": the deadline passed {since:?} ago and its holder was not told"
                 ));
             }
             return problems;
