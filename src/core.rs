@@ -222,7 +222,8 @@ impl LockCore {
             now,
             owner,
             life: self.life,
-            place_wait: keeps_places.then_some(self.rules.fair_wait),
+            // A place outlasts the lease that its call saw, which is one watchdog timeout unless it was a fixed one.
+            place_wait: keeps_places.then_some(self.rules.fair_wait + self.rules.watchdog_timeout),
             // A client that closes serves no call, whether or not the call has seen that by now.
             queues: keeps_places && self.life != Life::Closing && self.queue.head(lane).is_some(),
             ids: &mut self.ids,
@@ -250,7 +251,7 @@ impl LockCore {
 
     /// The owner's own calls that can go on: those who waited for its operation, those who may
     /// nest into its hold or have to hear of its loss, and those whose place in the server's queue was
-    /// used. One at a time; its end wakes the next.
+    /// used, or may have been. One at a time; its end wakes the next.
     fn wake_own(
         &mut self,
         owner: OwnerKey,
@@ -262,9 +263,9 @@ impl LockCore {
             return;
         }
         let free = (after.held || after.lost.is_some()).then(|| self.queue.first_free(owner));
-        let has_no_place = self.discipline.keeps_places() && !after.has_place;
+        let lacks_place = self.discipline.keeps_places() && after.lacks_place;
         let lane = self.discipline.lane(owner);
-        let placeless = has_no_place.then(|| self.queue.head(lane));
+        let placeless = lacks_place.then(|| self.queue.head(lane));
         for waiter in [
             self.queue.first_behind(owner),
             free.flatten(),

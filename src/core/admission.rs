@@ -450,8 +450,8 @@ impl LockCore {
     }
 
     /// Whether a waiter that found the lock held by another client has a reason to attempt again: its
-    /// owner got or lost the lock, or has no place in the server's queue any more, another one of this client has just
-    /// freed it, or it was passed over.
+    /// owner got or lost the lock, or may have no place in the server's queue any more, another one of this client has
+    /// just freed it, or it was passed over.
     pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;

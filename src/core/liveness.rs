@@ -57,14 +57,14 @@ impl LockCore {
         self.has_turn(id)
     }
 
-    /// Whether a waiter has no place in the server's queue, where it should have one.
+    /// Whether a waiter has no place in the server's queue where it should have one, or may have none.
     pub(super) fn lacks_place(&self, id: WaiterId) -> bool {
         let own = self
             .queue
             .get(id)
             .map(|waiter| self.owners.get(waiter.owner));
         self.discipline.keeps_places()
-            && own.is_some_and(|own| own.is_none_or(|own| !own.has_place()))
+            && own.is_some_and(|own| own.is_none_or(OwnerState::lacks_place))
     }
 
     pub(super) fn is_under_way(&self, owner: OwnerKey, op: OpId) -> bool {

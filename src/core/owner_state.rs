@@ -50,7 +50,7 @@ pub(super) struct OwnerStatus {
     pub(super) idle: bool,
     pub(super) held: bool,
     pub(super) lost: Option<LossReason>,
-    pub(super) has_place: bool,
+    pub(super) lacks_place: bool,
 }
 
 /// By what an owner is found without looking through all of them.
@@ -91,13 +91,18 @@ impl OwnerState {
             idle: self.op.is_idle(),
             held: self.tenure.is_held(),
             lost: self.tenure.lost(),
-            has_place: self.has_place(),
+            lacks_place: self.lacks_place(),
         }
     }
 
     /// It has a place in the server's queue, or may have one.
     pub(super) fn has_place(&self) -> bool {
         self.tenure.place != Place::None
+    }
+
+    /// Its calls have to ask for a place, or whether there is one.
+    pub(super) fn lacks_place(&self) -> bool {
+        matches!(self.tenure.place, Place::None | Place::Unsure)
     }
 
     /// The same, and no call wants it any more.
@@ -131,7 +136,10 @@ impl OwnerState {
     pub(super) fn unpolled_since(&self) -> Option<Time> {
         match &self.op {
             Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),
-            Op::Idle => (self.tenure.place == Place::Told).then_some(self.op_changed_at),
+            Op::Idle => {
+                let is_to_ask = matches!(self.tenure.place, Place::Told | Place::Unsure);
+                is_to_ask.then_some(self.op_changed_at)
+            }
             Op::Release(_) => None,
         }
     }
@@ -202,14 +210,10 @@ impl OwnerState {
         match after {
             // The server has taken the owner out of its queue.
             AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = Place::None,
-            AfterAcquire::Busy | AfterAcquire::Unknown
-                if acquire.queues_up && !self.has_place() =>
-            {
-                self.tenure.place = Place::Kept;
-            }
-            // It may have used the place up: the call that queues asks again.
-            AfterAcquire::Unknown if cx.queues && acquire.target == 1 && !acquire.queues_up => {
-                self.tenure.place = Place::None;
+            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = Place::Kept,
+            // It may have used the place up, or left one.
+            AfterAcquire::Unknown if acquire.queues_up || self.has_place() => {
+                self.tenure.place = Place::Unsure;
             }
             AfterAcquire::Busy | AfterAcquire::Unknown | AfterAcquire::NotExecuted => {}
         }

@@ -28,7 +28,9 @@ enum RenewalState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     None,
-    /// It has one, or may have one.
+    /// It may have one, or it was used: the next answer of a call that queues decides.
+    Unsure,
+    /// It has one.
     Kept,
     /// It was told that it may be the first, and no call of it has asked since.
     Told,

@@ -327,6 +327,51 @@ fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
     }
 }
 
+/// It may have used the place: the call that queues asks again, and gives up what may be left if it does not.
+#[test]
+fn an_attempt_at_once_without_an_answer_may_have_left_the_place() {
+    for asks in [true, false] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        let attempt = fixture.call(A, Order::AtOnce);
+        let permit = fixture.permit(attempt);
+        fixture.untaken(&permit, Untaken::Unknown);
+        let job = fixture.job();
+        fixture.leaves(attempt);
+        assert_eq!(fixture.sends(A, job), (0, false), "a call queues");
+        fixture.release_is_answered(A, job, GONE);
+        assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+        assert!(fixture.core.has_reason_to_retry(waiter));
+        if asks {
+            let permit = fixture.permit(waiter);
+            fixture.untaken(&permit, Untaken::Busy);
+            assert!(!fixture.core.has_reason_to_retry(waiter));
+        }
+        fixture.leaves(waiter);
+        let job = fixture.job();
+        assert_eq!(fixture.sends(A, job), (0, true));
+    }
+}
+
+/// The place may be the first one.
+#[test]
+fn an_owner_that_may_have_a_place_and_does_not_ask_gives_it_up() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.queued_up(A);
+    let attempt = fixture.call(A, Order::AtOnce);
+    let permit = fixture.permit(attempt);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    fixture.leaves(attempt);
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
 #[test]
 fn a_loss_does_not_end_the_release_of_a_place() {
     let lose = |fixture: &mut Fixture| {
@@ -350,7 +395,7 @@ fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
     let waiter = fixture.queued_up(A);
     fixture.leaves(waiter);
     let job = fixture.job();
-    let until = fixture.now + RULES.fair_wait;
+    let until = fixture.now + RULES.fair_wait + RULES.watchdog_timeout;
     match fixture.next_of(A, job) {
         ReleaseStep::Send { give_up_at, .. } => assert_eq!(give_up_at, until),
         ReleaseStep::Done => panic!("the place is still there"),

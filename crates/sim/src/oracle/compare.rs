@@ -88,6 +88,10 @@ impl Oracle {
                 .extend(executed.keys.iter().cloned());
         }
         state.counts.late += u64::from(executed.late);
+        // It has not connected again, and so could not end the connection that this was sent on: the lease does it.
+        if executed.late && state.closed.contains(&executed.client) {
+            state.unconfirmed.push(executed.client);
+        }
         state.say(self.start, || {
             let late = if executed.late { "LATE " } else { "" };
             let reply = match &executed.reply {
@@ -352,7 +356,10 @@ impl Oracle {
             true => {
                 let since = seen.fine_at.max(seen.taken_at).max(calm_since);
                 let unsure = !terms.answers_in_time || now <= since + terms.found_within();
-                let excused = unsure && state.parts.is_cut(key, seen.fine_at);
+                // The reply that says so may be older than what was shortened.
+                let sent_at = valid_until.checked_sub(terms.watchdog_timeout);
+                let told_at = seen.fine_at.min(sent_at.unwrap_or(self.start));
+                let excused = unsure && state.parts.is_cut(key, told_at);
                 let until = valid_until - self.start;
                 state.parts.contradicted(key, field, until, excused)
             }

@@ -163,8 +163,8 @@ impl Oracle {
             known.entry(of).or_insert(now);
         }
         let calm = state.calm_since.max(state.moved_at);
-        // A release tries for as long as a place counts.
-        let abandoned = |since: Instant| calm > since + terms.fair_wait;
+        // A release tries for as long as a place counts, after a lease that is renewed.
+        let abandoned = |since: Instant| calm > since + terms.fair_wait + terms.watchdog_timeout;
         let late = |since: Instant| now > since.max(calm) + terms.wake_up && !abandoned(since);
         let left = known.iter().find(|(_, since)| late(**since));
         let text = left.map(|((key, field), since)| {

@@ -16,6 +16,16 @@ impl Oracle {
             .insert((key.to_owned(), field.to_owned()));
     }
 
+    /// Java has renewed the keys of this reader too. A release of it that has no answer gives up meanwhile.
+    pub fn renewed_by_java(&self, key: &str, field: &str) {
+        let mut state = self.state.lock();
+        let mut holds = state.holds.values();
+        if !holds.any(|seen| seen.key == key && *seen.field == *field) {
+            let of = (key.to_owned(), field.to_owned());
+            state.lingering.insert(of);
+        }
+    }
+
     /// Closing this client reported releases that nobody had confirmed: the leases end them.
     pub fn closed_unconfirmed(&self, client: usize) {
         self.state.lock().unconfirmed.push(client);

@@ -52,6 +52,11 @@ fn beside_each_other() -> Vec<World> {
             &[(1, &[Lock]), (2, &[Lock]), (2, &[TryLock, Drop])],
             NOTHING,
         ),
+        world(
+            "fair: an attempt at once of an owner that waits, with cancelled calls",
+            &[(1, &[Lock]), (2, &[Lock]), (2, &[TryLock])],
+            NOTHING.cancels(2),
+        ),
     ]
 }
 

@@ -196,6 +196,9 @@ impl Java {
                 let cover = cover(key, &reader, nth);
                 is_alive |= number(keyspace, &["pexpire", &cover, &lease]) == 1;
             }
+            if reader != self.field {
+                self.world.oracle.renewed_by_java(key, &reader);
+            }
         }
         if is_alive {
             number(keyspace, &["pexpire", key, &lease]);
