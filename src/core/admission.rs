@@ -13,6 +13,7 @@ use super::op::Op;
 use super::op::{Acquire, Around, Attempt, Grant, Turn};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{Lane, Order, Terms, Waiter};
+use super::tenure::NOT_COUNTED;
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
@@ -132,7 +133,7 @@ impl LockCore {
         reconnects: u64,
         out: &mut Effects,
     ) {
-        let reconnects = u16::try_from(reconnects % (1 << 16)).unwrap_or_default();
+        let reconnects = u16::try_from(reconnects % u64::from(NOT_COUNTED)).unwrap_or_default();
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 own.note_reconnects(reconnects, cx)

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::hold::Loss;
 use super::op::{Acquire, Around, Op, Release, Unlock, Unlocking};
 use super::queue::Order;
-use super::tenure::{Place, Tenure};
+use super::tenure::{NOT_COUNTED, Place, Tenure};
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
     Time, Total, Unlocked, WaiterId,
@@ -389,9 +389,11 @@ impl OwnerState {
     /// Commands under this field may still be executed late, and would free what is taken under it: a release gives the place
     /// up, and the owner gets another field.
     pub(super) fn note_reconnects(&mut self, reconnects: u16, cx: &mut Context<'_>) {
-        if !self.has_place() {
+        if self.tenure.reconnects == NOT_COUNTED {
             self.tenure.reconnects = reconnects;
-        } else if self.op.is_idle() && self.tenure.reconnects != reconnects {
+        }
+        let is_older = self.op.is_idle() && self.tenure.reconnects != reconnects;
+        if self.has_place() && is_older {
             self.tenure.place = Place::Spoiled;
             self.release(cx);
         }

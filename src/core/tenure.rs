@@ -38,6 +38,10 @@ pub(super) enum Place {
     Spoiled,
 }
 
+/// No call of the owner has said yet how often a connection was replaced: only those of fair locks do. No `Option`, because
+/// each held lock has one of these.
+pub(super) const NOT_COUNTED: u16 = u16::MAX;
+
 /// All holds of one owner.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tenure {
@@ -82,7 +86,7 @@ impl Tenure {
             lost: LostHolds::default(),
             lost_reason: LossReason::Gone,
             losses: 0,
-            reconnects: 0,
+            reconnects: NOT_COUNTED,
             deadline: now,
             replicas: 0,
             confirmed: true,

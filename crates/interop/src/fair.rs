@@ -97,6 +97,14 @@ pub struct Queue {
     channel: String,
 }
 
+fn is_heard(control: &mut Control, channel: &str) -> bool {
+    // Before Redis 7.0 there are no sharded channels.
+    ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
+        let listeners = control.try_run(&["PUBSUB", kind, channel]);
+        listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
+    })
+}
+
 impl Queue {
     /// By the rule for channels.
     pub fn of(key: &str) -> Self {
@@ -122,17 +130,17 @@ impl Queue {
 
     /// Waits until this many owners are in it, in the list and in the sorted set, each of which listens to its channel.
     pub async fn waits(&self, control: &mut Control, owners: usize) {
-        let mut seen = Vec::new();
+        self.waits_in(control, &mut [], owners).await;
+    }
+
+    /// In a cluster they may listen at another node, if their channel is not a sharded one.
+    pub async fn waits_in(&self, home: &mut Control, nodes: &mut [Control], owners: usize) {
         let wait = || {
-            seen = self.owners(control);
-            let scores = control.number(&["ZCARD", &self.ends]);
+            let seen = self.owners(home);
+            let scores = home.number(&["ZCARD", &self.ends]);
             let listens = |owner: &String| {
                 let channel = format!("{}:{owner}", self.channel);
-                // Before Redis 7.0 there are no sharded channels.
-                ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
-                    let listeners = control.try_run(&["PUBSUB", kind, &channel]);
-                    listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
-                })
+                is_heard(home, &channel) || nodes.iter_mut().any(|node| is_heard(node, &channel))
             };
             scores == owners as i64 && seen.len() == owners && seen.iter().all(listens)
         };

@@ -190,7 +190,16 @@ impl Field {
             Servers::Sentinels(_) => has_listener(&mut self.control(name), name),
         };
         match name.starts_with("fair/") {
-            true => Queue::of(name).waits(&mut self.control(name), 1).await,
+            true => {
+                let mut nodes = match &self.servers {
+                    Servers::Cluster(cluster) => {
+                        (0..cluster.len()).map(|nth| cluster.control(nth)).collect()
+                    }
+                    Servers::Sentinels(_) => Vec::new(),
+                };
+                let home = &mut self.control(name);
+                Queue::of(name).waits_in(home, &mut nodes, 1).await;
+            }
             false => eventually("somebody listens", listens).await,
         }
         // The second attempt, after subscribing.

@@ -27,6 +27,11 @@ impl Fixture {
         self.step(|core, now, out| core.leave(now, waiter, out));
     }
 
+    /// How often a connection was replaced without a fence, as each call of the owner reports it.
+    fn reconnected(&mut self, times: u64) {
+        self.step(|core, now, out| core.note_reconnects(now, A, times, out));
+    }
+
     /// A call whose attempt has left its owner a place.
     fn queued_up(&mut self, owner: OwnerKey) -> WaiterId {
         let waiter = self.call(owner, Order::Queued);
@@ -152,7 +157,8 @@ fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconn
     for is_answered in [true, false] {
         let mut fixture = Fixture::fair();
         let waiter = fixture.queued_up(A);
-        fixture.step(|core, now, out| core.note_reconnects(now, A, 1, out));
+        fixture.reconnected(0);
+        fixture.reconnected(1);
         let job = fixture.job();
         let field = "another".into();
         let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
@@ -170,6 +176,24 @@ fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconn
         };
         assert_eq!((permit.field, permit.queues_up), (field, true));
     }
+}
+
+/// Its field is older than the reconnect, so the call would attempt in vain for ever.
+#[test]
+fn a_place_is_given_up_that_an_attempt_before_a_reconnect_may_have_left() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.reconnected(0);
+    fixture.reconnected(1);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    fixture.reconnected(1);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
 }
 
 /// The permit of a dropped call ends before its waiter leaves: the job may send in between.

@@ -16,11 +16,14 @@ impl Oracle {
             .insert((key.to_owned(), field.to_owned()));
     }
 
-    /// Java has renewed the keys of this reader too. A release of it that has no answer gives up meanwhile.
+    /// Java has renewed the keys of this reader too. If its hold is over, the release of it may give up meanwhile.
     pub fn renewed_by_java(&self, key: &str, field: &str) {
         let mut state = self.state.lock();
         let mut holds = state.holds.values();
-        if !holds.any(|seen| seen.key == key && *seen.field == *field) {
+        let reads = |seen: &Seen| {
+            seen.key == key && *seen.field == *field && !test_util::has_ended(&seen.held)
+        };
+        if !holds.any(reads) {
             let of = (key.to_owned(), field.to_owned());
             state.lingering.insert(of);
         }

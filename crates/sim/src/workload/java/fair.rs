@@ -112,6 +112,8 @@ impl Java {
         };
         self.world.oracle.tell(&channel);
         self.world.publish(&channel);
+        // Places that it has taken out are out for the oracle too.
+        self.world.observe();
     }
 
     /// In a queue, until it is told that it may have the lock, or for a second.
