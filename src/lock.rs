@@ -331,7 +331,9 @@ impl<K> Lock<K> {
     ///
     /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for it, each
     /// time it could go on, for up to the command timeout, and [`try_lock`](Self::try_lock) of other owners does not
-    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue.
+    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue. In the queue of a fair
+    /// lock it holds up all clients, for up to two command timeouts after a release, and until its place ends after an
+    /// expiry ([`fair_wait`](crate::LockClientBuilder::fair_wait)); then it begins at the end.
     ///
     /// # Examples
     ///

@@ -395,6 +395,50 @@ async fn a_call_that_tries_again_after_a_refusal_keeps_its_place() {
     two.finish().await;
 }
 
+/// Its pauses grow, and it is told of its turn in one of them: a call that pauses for longer than two command timeouts
+/// counts as one that is not polled.
+#[tokio::test]
+async fn a_call_that_tries_again_for_long_keeps_its_place() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let first = redisson_lock::LockClient::builder()
+        .command_timeout(ms(300))
+        .retry_for(Duration::from_secs(60));
+    let first = first.connect(&proxy.url()).await.expect("reachable");
+    let held = two.held().await;
+    let owner = first.owner();
+    let field = owner.to_string();
+    let lock = first.fair_lock("fair").owned_by(&owner);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    two.queued(1).await;
+    eventually("it listens", ms(5_000), || {
+        first.stats().contended_total == 1
+    })
+    .await;
+    let second = two.waits(1, 2).await;
+    let refusal = Fate::Instead("-LOADING Redis is loading the dataset in memory");
+    proxy.rule(refusal, 12, acquires(LockKind::Fair, 1));
+    let channel = format!("redisson_lock__channel:{{fair}}:{field}");
+    let control = &mut two.control;
+    eventually("its attempts are refused", ms(15_000), || {
+        control.run(&["PUBLISH", &channel, "0"]);
+        proxy.hit.load(Ordering::SeqCst) == 12
+    })
+    .await;
+    let queue = two.lock(0).queue().await.expect("asked");
+    assert_eq!(queue.len(), 2, "{queue:?}");
+    assert_eq!(queue[0].owner, field, "{queue:?}");
+    held.unlock().await.expect("held");
+    let guard = waiting.await.expect("no panic").expect("its turn");
+    assert!(!second.is_finished());
+    drop(guard);
+    let next = second.await.expect("no panic").expect("its turn");
+    next.unlock().await.expect("held");
+    first.close(ms(100)).await;
+    proxy.stop().await;
+    two.finish().await;
+}
+
 #[tokio::test]
 async fn the_queue_is_shown_in_its_order() {
     let mut two = Two::new().await;

@@ -330,8 +330,13 @@ impl Retries {
         (self.since, self.backoff) = (None, None);
     }
 
-    /// Pauses; or hands the error back, if it does not pass or there is no time left.
-    pub(crate) async fn again(&mut self, shared: &Shared, error: Error) -> Result<(), Error> {
+    /// Pauses, for `most` at most; or hands the error back, if it does not pass or there is no time left.
+    pub(crate) async fn again(
+        &mut self,
+        shared: &Shared,
+        error: Error,
+        most: Duration,
+    ) -> Result<(), Error> {
         let now = Instant::now();
         let limit = match (self.wait, self.retry_for) {
             (Wait::Standby, _) => None,
@@ -347,7 +352,7 @@ impl Retries {
         }
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
         // Half of the rest, so that the last attempt has some time.
-        let _ = tokio::time::timeout(left / 2, backoff.wait()).await;
+        let _ = tokio::time::timeout(most.min(left / 2), backoff.wait()).await;
         Ok(())
     }
 }
