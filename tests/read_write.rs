@@ -481,6 +481,37 @@ async fn the_watchdog_keeps_the_lock_and_the_keys_of_its_readers() {
     two.finish().await;
 }
 
+/// A task that unlocks and locks in a row attempts before the task of a call that waits runs.
+#[tokio::test]
+async fn a_caller_in_a_row_keeps_neither_part_from_the_others_of_its_client() {
+    for writes in [false, true] {
+        let two = Two::new().await;
+        let (mut loops, mut waits) = (two.read(0), two.write(0));
+        if writes {
+            std::mem::swap(&mut loops, &mut waits);
+        }
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&count);
+        let looping = tokio::spawn(async move {
+            loop {
+                let guard = loops.lock().await.expect("free");
+                counted.fetch_add(1, Ordering::SeqCst);
+                guard.unlock().await.expect("held");
+            }
+        });
+        eventually("it loops", ms(5_000), || count.load(Ordering::SeqCst) > 10).await;
+        let before = count.load(Ordering::SeqCst);
+        let waiting = waits.try_lock_for(Duration::from_secs(20)).await;
+        let guard = waiting.expect("asked").expect("let in");
+        let meanwhile = count.load(Ordering::SeqCst) - before;
+        assert!(meanwhile < 5, "{meanwhile} were before it");
+        looping.abort();
+        let _ = looping.await;
+        guard.unlock().await.expect("held");
+        two.server.finish(two.clients).await;
+    }
+}
+
 #[tokio::test]
 async fn waiters_that_are_dropped_leave_nothing_and_keep_nobody() {
     let mut two = Two::new().await;

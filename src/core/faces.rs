@@ -61,12 +61,28 @@ impl LockCore {
         }
     }
 
-    /// Whether an owner of this client is in the way of the head of a lane.
+    /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.
     pub(super) fn is_blocked(&self, lane: Lane) -> bool {
+        if self.comes_later(lane) {
+            return true;
+        }
         match self.discipline.is_shared(lane) {
             true => self.owners.writers_block(),
             false => self.owners.block(),
         }
+    }
+
+    /// Whether the head of another lane has queued for longer, and has not attempted since an owner of this client freed
+    /// the lock. One that unlocks and locks in a row would always be before it.
+    fn comes_later(&self, lane: Lane) -> bool {
+        let first = |other: &Lane| {
+            let head = self.queue.head(*other)?;
+            let waits = *other != lane && self.freed.have(*other);
+            waits.then_some(head)
+        };
+        let first = self.discipline.fronts().iter().find_map(first);
+        let head = || self.queue.head(lane).filter(|_| !self.is_open(lane));
+        first.is_some_and(|first| head().is_some_and(|head| first < head))
     }
 
     /// Whether all of a lane may attempt, and not only its head: an owner of this client is in already.

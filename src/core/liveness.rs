@@ -72,11 +72,10 @@ impl LockCore {
         acquire.is_some_and(|acquire| acquire.id == op)
     }
 
-    /// Whether another one than that waits for its turn in this lane to end: for an attempt, those of all lanes do.
-    fn others_wait(&self, lane: Lane, id: WaiterId, attempts: bool) -> bool {
-        let fronts = self.discipline.fronts().iter();
-        let mut waiting = fronts.filter(|other| attempts || **other == lane);
-        waiting.any(|lane| self.queue.has_another_queued(*lane, id))
+    /// Whether another one than that waits for its turn to end.
+    fn others_wait(&self, id: WaiterId) -> bool {
+        let mut fronts = self.discipline.fronts().iter();
+        fronts.any(|lane| self.queue.has_another_queued(*lane, id))
     }
 
     pub(super) fn turn(&self, lane: Lane) -> Turn {
@@ -131,7 +130,7 @@ impl LockCore {
         let since = since?;
         let limit = self.rules.command_timeout;
         if let Some(attempt) = attempt {
-            let others_wait = self.others_wait(lane, attempt.waiter, true);
+            let others_wait = self.others_wait(attempt.waiter);
             return others_wait.then_some(since + limit);
         }
         let head = self.queue.get(self.queue.head(lane)?)?;
@@ -156,9 +155,15 @@ impl LockCore {
                         own.end_acquire(AfterAcquire::Unknown, cx);
                     });
                 }
-                let since = self.queue.head(lane).map(|_| now);
-                let attempt = None;
-                self.set_turn(lane, Turn { since, attempt });
+                self.set_turn(lane, Turn::default());
+                // A head of the other lane may have waited for it.
+                for other in self.discipline.fronts().iter().copied() {
+                    let since = self.queue.head(other).map(|_| now);
+                    let attempt = self.turn(other).attempt;
+                    if attempt.is_none() {
+                        self.set_turn(other, Turn { since, attempt });
+                    }
+                }
             }
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
@@ -208,8 +213,7 @@ impl LockCore {
             let waiter = attempt.map(|attempt| attempt.waiter).or(head);
             let since = since.filter(|_| waiter.is_some());
             self.set_turn(lane, Turn { since, attempt });
-            let attempts = attempt.is_some();
-            if waiter.is_some_and(|waiter| self.others_wait(lane, waiter, attempts)) {
+            if waiter.is_some_and(|waiter| self.others_wait(waiter)) {
                 others_wait = true;
                 turn_ends = turn_ends.into_iter().chain(self.turn_ends(lane)).min();
             }

@@ -18,7 +18,8 @@ use crate::wire;
 ///   confirmation, also with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lease of the
 ///   lock. The watchdog restores it at each third. All clients, Rust and Java, should have one watchdog timeout.
 /// * When the lock becomes free, the first of each client's callers that want to read, and the first of those that want to
-///   write, attempt. A reader that gets in brings in the others of its client.
+///   write, attempt; of the client that freed it, first the one that has waited for longer. A reader that gets in brings in
+///   the others of its client.
 /// * The names `x` and `{x}` share the keys of read holds, as in Redisson: use one of them.
 ///
 /// # Examples

@@ -172,10 +172,51 @@ fn a_freed_lock_is_a_reason_for_the_heads_of_both_lanes() {
     let unlock = fixture.unlock(C_READS, hold);
     fixture.released(&unlock);
     assert!(fixture.out.woken.contains(&writer) && fixture.out.woken.contains(&reader));
-    let permit = fixture.permit(reader);
+    assert!(fixture.waits_its_turn(reader), "the other came first");
+    let permit = fixture.permit(writer);
     fixture.untaken(&permit, Untaken::Busy);
-    assert!(fixture.out.woken.contains(&writer));
-    assert!(fixture.core.has_reason_to_retry(writer));
+    assert!(fixture.out.woken.contains(&reader));
+    assert!(fixture.core.has_reason_to_retry(reader));
+    fixture.permit(reader);
+}
+
+/// One that unlocks and locks in a row attempts before others are polled: it would keep them out for ever.
+#[test]
+fn an_owner_that_has_freed_the_lock_lets_the_other_lane_go_first() {
+    for [loops, waits] in [[A_READS, B_WRITES], [A_WRITES, B_READS]] {
+        let mut fixture = Fixture::read_write();
+        let hold = fixture.lock(loops);
+        let waiter = fixture.call(waits, Order::Queued);
+        assert!(fixture.waits_its_turn(waiter));
+        let unlock = fixture.unlock(loops, hold);
+        fixture.released(&unlock);
+        let again = fixture.call(loops, Order::Queued);
+        assert!(fixture.waits_its_turn(again));
+        let permit = fixture.permit(waiter);
+        fixture.untaken(&permit, Untaken::Busy);
+        assert!(fixture.out.woken.contains(&again), "{:?}", fixture.out);
+        fixture.permit(again);
+    }
+}
+
+/// The other lane does not wait for a head that is not polled for longer than a lane does for its own.
+#[test]
+fn a_head_that_is_not_polled_keeps_the_other_lane_for_a_command_timeout() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_READS);
+    let unpolled = fixture.call(B_WRITES, Order::Queued);
+    assert!(fixture.waits_its_turn(unpolled));
+    let unlock = fixture.unlock(A_READS, hold);
+    fixture.released(&unlock);
+    let again = fixture.call(A_READS, Order::Queued);
+    assert!(fixture.waits_its_turn(again));
+    let limit = fixture.now + RULES.command_timeout;
+    let timer = fixture.core.timer(OwnerKey::QUEUE);
+    assert!(timer.is_some_and(|at| at <= limit), "{timer:?}");
+    fixture.now = limit;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    assert!(fixture.out.woken.contains(&again), "{:?}", fixture.out);
+    fixture.permit(again);
 }
 
 /// Others may shorten the lease: certainty ends one watchdog timeout after it was confirmed, and at each look what is
