@@ -102,6 +102,8 @@ struct State {
     java: BTreeMap<(String, String), i64>,
     /// Fields whose hold ended without a release: they stay until their lease is over.
     lingering: BTreeSet<(String, String)>,
+    /// Readers whose keys Java has renewed too, and since when.
+    prolonged: BTreeMap<(String, String), Instant>,
     /// When everybody was last polled again after standing still.
     moved_at: Instant,
     closed: Vec<usize>,
@@ -173,6 +175,7 @@ impl Oracle {
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
+            prolonged: BTreeMap::new(),
             moved_at: start,
             closed: Vec::new(),
             unconfirmed: Vec::new(),
@@ -266,10 +269,12 @@ impl Oracle {
         let of_unconfirmed = clients
             .filter(|(nth, _)| state.unconfirmed.contains(nth))
             .any(|(_, id)| is_field_of(id, field));
+        let of = (key.to_owned(), field.to_owned());
+        // No release gives up without a fault.
+        let prolonged = state.prolonged.get(&of);
         of_unconfirmed
-            || state
-                .lingering
-                .contains(&(key.to_owned(), field.to_owned()))
+            || state.lingering.contains(&of)
+            || prolonged.is_some_and(|since| state.calm_since >= *since)
     }
 
     /// Open holds by key and field, lost ones excluded.

@@ -16,17 +16,11 @@ impl Oracle {
             .insert((key.to_owned(), field.to_owned()));
     }
 
-    /// Java has renewed the keys of this reader too. If its hold is over, the release of it may give up meanwhile.
+    /// Java has renewed the keys of this reader too, so they outlast a release that gives up.
     pub fn renewed_by_java(&self, key: &str, field: &str) {
         let mut state = self.state.lock();
-        let mut holds = state.holds.values();
-        let reads = |seen: &Seen| {
-            seen.key == key && *seen.field == *field && !test_util::has_ended(&seen.held)
-        };
-        if !holds.any(reads) {
-            let of = (key.to_owned(), field.to_owned());
-            state.lingering.insert(of);
-        }
+        let of = (key.to_owned(), field.to_owned());
+        state.prolonged.entry(of).or_insert_with(Instant::now);
     }
 
     /// Closing this client reported releases that nobody had confirmed: the leases end them.
