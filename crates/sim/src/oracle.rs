@@ -144,6 +144,8 @@ struct Call {
     queues: Option<(String, String)>,
     /// The read-write lock that it wants, the field of its owner, and whether it is to read.
     wants: Option<(String, String, bool)>,
+    /// Its lease may be over before the reply that says so comes, each time.
+    too_short: bool,
     /// How many acquires of that owner were executed meanwhile.
     asked: u32,
     began: Instant,

@@ -278,6 +278,14 @@ impl Oracle {
         }
     }
 
+    /// A call asks for a lease that may be over too soon: other owners that read keep the lock open for it, but it may never
+    /// get in.
+    pub fn too_short(&self, call: u64) {
+        if let Some(call) = self.state.lock().calls.get_mut(&call) {
+            call.too_short = true;
+        }
+    }
+
     /// Whether an owner reads, or may do so, as far as anybody knows.
     pub fn may_read(&self, client: usize, key: &str, owner: &str) -> bool {
         let state = self.state.lock();
@@ -537,7 +545,7 @@ impl Parts {
 
     /// Since when a call could have what it wants. `None`: another owner is in its way.
     pub(super) fn open_for(&self, key: &str, call: &Call, terms: &Terms) -> Option<Instant> {
-        let (_, _, reads) = call.wants.as_ref()?;
+        let (_, _, reads) = call.wants.as_ref().filter(|_| !call.too_short)?;
         let open = self.open.get(&(key.to_owned(), *reads))?;
         let found = match open.untold {
             true => terms.watchdog_timeout,

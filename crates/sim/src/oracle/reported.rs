@@ -96,6 +96,7 @@ impl Oracle {
                 gathers: None,
                 queues: None,
                 wants: None,
+                too_short: false,
                 asked: 0,
                 began,
                 stood_still,

@@ -38,8 +38,9 @@ impl Actor {
         let (owner, name) = (self.owner.thread_id(), self.shown(nth));
         let what = format!("owner {owner} {verb:?} {name} {lease_ms:?} {max_hold_ms:?} {until:?}");
         let (waits, limit) = match verb {
-            // A re-entry waits for no other owner, nor does a read inside of a write, and a write inside of a read is refused, but for the operations of its own one, one after the other: other tasks
-            // may have it too, with two branches each.
+            // A re-entry waits for no other owner, nor does a read inside of a write, and a write inside of a read is refused.
+            // It waits for the operations of its own one, one after the other: other tasks may have it too, with two
+            // branches each.
             Verb::Lock if reenters => (false, self.limit(6)),
             Verb::Lock => (true, None),
             // Without a fence an attempt begins again once, after a reconnect, and waits for what undoes the first.
@@ -58,13 +59,17 @@ impl Actor {
         };
         let queues = !matches!(verb, Verb::Try);
         let call = self.begins(what, waits.then(|| key_of(nth).to_owned()), limit);
+        let too_short = lease_ms == Some(10);
         if queues {
             self.wants(call, nth);
+        }
+        if too_short {
+            self.world.oracle.too_short(call);
         }
         let attempt = Attempt {
             nth,
             lock,
-            too_short: lease_ms == Some(10),
+            too_short,
             until,
             began,
             call,
