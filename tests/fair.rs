@@ -357,60 +357,20 @@ async fn a_call_that_tries_again_after_an_outage_keeps_its_place() {
     two.finish().await;
 }
 
-/// The server answers, and refuses one attempt: a place that the call had given up would be at the end.
+/// The server answers, and refuses attempts: a place that the call had given up would be at the end. Its pauses grow, and a
+/// call that asks for nothing for two command timeouts after it was told of its turn counts as one that is not polled.
 #[tokio::test]
-async fn a_call_that_tries_again_after_a_refusal_keeps_its_place() {
-    let mut two = Two::new().await;
-    let proxy = Proxy::start(two.server.port).await;
-    let first = redisson_lock::LockClient::builder().retry_for(Duration::from_secs(30));
-    let first = first.connect(&proxy.url()).await.expect("reachable");
-    let held = two.held().await;
-    let owner = first.owner();
-    let field = owner.to_string();
-    let lock = first.fair_lock("fair").owned_by(&owner);
-    let waiting = tokio::spawn(async move { lock.lock().await });
-    two.queued(1).await;
-    eventually("it listens", ms(5_000), || {
-        first.stats().contended_total == 1
-    })
-    .await;
-    let second = two.waits(1, 2).await;
-    let refusal = Fate::Instead("-LOADING Redis is loading the dataset in memory");
-    proxy.rule(refusal, 1, acquires(LockKind::Fair, 1));
-    let channel = format!("redisson_lock__channel:{{fair}}:{field}");
-    let control = &mut two.control;
-    eventually("an attempt is refused", ms(5_000), || {
-        control.run(&["PUBLISH", &channel, "0"]);
-        proxy.hit.load(Ordering::SeqCst) == 1
-    })
-    .await;
-    let attempts = proxy.script_calls().len();
-    eventually("it tries again", ms(5_000), || {
-        proxy.script_calls().len() > attempts
-    })
-    .await;
-    let queue = two.lock(0).queue().await.expect("asked");
-    assert_eq!(queue.len(), 2, "{queue:?}");
-    assert_eq!(queue[0].owner, field, "{queue:?}");
-    held.unlock().await.expect("held");
-    let guard = waiting.await.expect("no panic").expect("its turn");
-    assert!(!second.is_finished());
-    guard.unlock().await.expect("held");
-    let next = second.await.expect("no panic").expect("its turn");
-    next.unlock().await.expect("held");
-    first.close(ms(100)).await;
-    proxy.stop().await;
-    two.finish().await;
+async fn a_call_that_tries_again_after_refusals_keeps_its_place() {
+    for (command_timeout, refusals) in [(ms(3_000), 1), (ms(300), 12)] {
+        is_refused_and_keeps_its_place(command_timeout, refusals).await;
+    }
 }
 
-/// Its pauses grow, and it is told of its turn in one of them: a call that pauses for longer than two command timeouts
-/// counts as one that is not polled.
-#[tokio::test]
-async fn a_call_that_tries_again_for_long_keeps_its_place() {
+async fn is_refused_and_keeps_its_place(command_timeout: Duration, refusals: usize) {
     let mut two = Two::new().await;
     let proxy = Proxy::start(two.server.port).await;
     let first = redisson_lock::LockClient::builder()
-        .command_timeout(ms(300))
+        .command_timeout(command_timeout)
         .retry_for(Duration::from_secs(60));
     let first = first.connect(&proxy.url()).await.expect("reachable");
     let held = two.held().await;
@@ -425,12 +385,17 @@ async fn a_call_that_tries_again_for_long_keeps_its_place() {
     .await;
     let second = two.waits(1, 2).await;
     let refusal = Fate::Instead("-LOADING Redis is loading the dataset in memory");
-    proxy.rule(refusal, 12, acquires(LockKind::Fair, 1));
+    proxy.rule(refusal, refusals, acquires(LockKind::Fair, 1));
     let channel = format!("redisson_lock__channel:{{fair}}:{field}");
     let control = &mut two.control;
     eventually("its attempts are refused", ms(15_000), || {
         control.run(&["PUBLISH", &channel, "0"]);
-        proxy.hit.load(Ordering::SeqCst) == 12
+        proxy.hit.load(Ordering::SeqCst) == refusals
+    })
+    .await;
+    let attempts = proxy.script_calls().len();
+    eventually("it tries again", ms(5_000), || {
+        proxy.script_calls().len() > attempts
     })
     .await;
     let queue = two.lock(0).queue().await.expect("asked");
@@ -439,7 +404,7 @@ async fn a_call_that_tries_again_for_long_keeps_its_place() {
     held.unlock().await.expect("held");
     let guard = waiting.await.expect("no panic").expect("its turn");
     assert!(!second.is_finished());
-    drop(guard);
+    guard.unlock().await.expect("held");
     let next = second.await.expect("no panic").expect("its turn");
     next.unlock().await.expect("held");
     first.close(ms(100)).await;
@@ -608,15 +573,15 @@ async fn a_dropped_attempt_at_a_free_lock_leaves_no_call_of_its_owner_without_a_
     two.control.run(&["PEXPIRE", "fair", "60000"]);
     let lock = client.fair_lock("fair").owned_by(&client.owner());
     let (waits, tries) = (lock.clone(), lock);
+    let before = two.control.calls("evalsha");
     let waits = tokio::spawn(async move { waits.lock().await });
-    two.queued(1).await;
-    eventually("it listens", ms(5_000), || {
-        let listening = two
-            .control
-            .run(&["PUBSUB", "CHANNELS", "redisson_lock__channel:{fair}:*"]);
-        !listening.is_empty() && client.stats().contended_total == 1
+    let control = &mut two.control;
+    eventually("it listens, and attempts again", ms(5_000), || {
+        control.calls("evalsha") == before + 2
     })
     .await;
+    // Its reply comes before this one.
+    tries.inspect().await.expect("asked");
     // Free without a message, as after an expiry.
     two.control.run(&["DEL", "fair"]);
     proxy.hold_replies(true);

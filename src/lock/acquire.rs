@@ -86,13 +86,7 @@ impl<K> Lock<K> {
                 };
                 let new = || Retries::new(wait, self.retry_for);
                 let retries = context.retries.get_or_insert_with(new);
-                let shared = self.client.shared();
-                // An owner whose calls do not ask for two command timeouts gives its place up.
-                let most = match self.kind.has_queue() {
-                    true => shared.command_timeout(),
-                    false => Duration::MAX,
-                };
-                Box::pin(retries.again(shared, failed, most)).await?;
+                Box::pin(retries.again(self.client.shared(), failed)).await?;
             }
         });
         measured.waits();

@@ -211,7 +211,7 @@ impl Retry<'_> {
 
     /// Pauses; or hands the error back, if it does not pass or there is no time left.
     pub(crate) async fn failed(&mut self, error: Error) -> Result<(), Error> {
-        self.retries.again(self.shared, error, Duration::MAX).await
+        self.retries.again(self.shared, error).await
     }
 }
 

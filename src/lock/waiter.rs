@@ -330,13 +330,8 @@ impl Retries {
         (self.since, self.backoff) = (None, None);
     }
 
-    /// Pauses, for `most` at most; or hands the error back, if it does not pass or there is no time left.
-    pub(crate) async fn again(
-        &mut self,
-        shared: &Shared,
-        error: Error,
-        most: Duration,
-    ) -> Result<(), Error> {
+    /// Pauses; or hands the error back, if it does not pass or there is no time left.
+    pub(crate) async fn again(&mut self, shared: &Shared, error: Error) -> Result<(), Error> {
         let now = Instant::now();
         let limit = match (self.wait, self.retry_for) {
             (Wait::Standby, _) => None,
@@ -351,8 +346,10 @@ impl Retries {
             return Err(error);
         }
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
-        // Half of the rest, so that the last attempt has some time.
-        let _ = tokio::time::timeout(most.min(left / 2), backoff.wait()).await;
+        // Half of the rest, so that the last attempt has some time. And a call that is told of its turn at a fair lock has to
+        // ask within two command timeouts.
+        let most = shared.command_timeout().min(left / 2);
+        let _ = tokio::time::timeout(most, backoff.wait()).await;
         Ok(())
     }
 }
