@@ -361,7 +361,7 @@ async fn a_call_that_tries_again_after_an_outage_keeps_its_place() {
 /// call that asks for nothing for two command timeouts after it was told of its turn counts as one that is not polled.
 #[tokio::test]
 async fn a_call_that_tries_again_after_refusals_keeps_its_place() {
-    for (command_timeout, refusals) in [(ms(3_000), 1), (ms(300), 12)] {
+    for (command_timeout, refusals) in [(ms(3_000), 1), (ms(150), 8)] {
         is_refused_and_keeps_its_place(command_timeout, refusals).await;
     }
 }
