@@ -154,11 +154,11 @@ fn an_owner_of_any_number_has_a_lane_of_its_own() {
 /// Without a fence a late command may free what is taken under a field that was used before a reconnect.
 #[test]
 fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconnect() {
-    for is_answered in [true, false] {
+    for (is_answered, before) in [(true, 0), (false, 0), (true, 1)] {
         let mut fixture = Fixture::fair();
         let waiter = fixture.queued_up(A);
-        fixture.reconnected(0);
-        fixture.reconnected(1);
+        fixture.reconnected(before);
+        fixture.reconnected(before + 1);
         let job = fixture.job();
         let field = "another".into();
         let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
