@@ -49,7 +49,7 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use call::{Args, Call, OUTDATED, Script};
+pub(crate) use call::{Args, Call, OUTDATED, Script, Still};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 pub use fence::ConnectionFence;
 pub(crate) use identity::Location;

@@ -412,6 +412,51 @@ async fn is_refused_and_keeps_its_place(command_timeout: Duration, refusals: usi
     two.finish().await;
 }
 
+/// The server does not know the script of an attempt that a closing client has undone: its text would leave a place.
+#[tokio::test]
+async fn an_attempt_that_was_undone_is_not_sent_with_its_text() {
+    let mut two = Two::new().await;
+    let proxy = Proxy::start(two.server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("there");
+    let held = two.held().await;
+    let wait = || {
+        let lock = client.fair_lock("fair");
+        tokio::spawn(async move { lock.lock().await })
+    };
+    // From here on the server knows how an owner leaves.
+    let leaves = wait();
+    two.queued(1).await;
+    leaves.abort();
+    two.queued(0).await;
+    let keeps_it_open = client.lock("kept").lock().await.expect("free");
+    let unknown = Fate::Instead("-NOSCRIPT No matching script. Please use EVAL.");
+    proxy.rule(unknown, 1, acquires(LockKind::Fair, 1));
+    proxy.hold_replies(true);
+    let waiting = wait();
+    eventually("its attempt is refused", ms(5_000), || {
+        proxy.hit.load(Ordering::SeqCst) == 1
+    })
+    .await;
+    let before = two.control.calls("evalsha");
+    let closes = client.clone();
+    let closing = tokio::spawn(async move { closes.close(Duration::from_secs(20)).await });
+    let control = &mut two.control;
+    eventually("it is undone", ms(5_000), || {
+        control.calls("evalsha") > before
+    })
+    .await;
+    proxy.hold_replies(false);
+    let waited = waiting.await.expect("no panic");
+    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    keeps_it_open.unlock().await.expect("held");
+    let report = closing.await.expect("no panic");
+    assert_eq!(report.unconfirmed, 0, "{report:?}");
+    assert_eq!(queued(&mut two.control), 0, "a place is left");
+    held.unlock().await.expect("held");
+    proxy.stop().await;
+    two.finish().await;
+}
+
 #[tokio::test]
 async fn the_queue_is_shown_in_its_order() {
     let mut two = Two::new().await;

@@ -17,7 +17,7 @@ use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
-use crate::redis::Backoff;
+use crate::redis::{Backoff, Call, Still};
 use crate::runtime::{event, in_span, span};
 use crate::script::{self, Acquired, CallError};
 use crate::shared::{Shared, Taken, check_lease};
@@ -327,6 +327,22 @@ struct AcquirePermit {
     open: bool,
 }
 
+/// Whether an attempt is still its call's.
+struct StillAttempting {
+    entry: Arc<Entry>,
+    permit: Permit,
+    /// It was not when it was looked at.
+    is_over: AtomicBool,
+}
+
+impl Still for StillAttempting {
+    fn is_wanted(&self) -> bool {
+        let is_wanted = self.entry.peek(|core| core.is_attempting(&self.permit));
+        self.is_over.fetch_or(!is_wanted, Ordering::Relaxed);
+        is_wanted
+    }
+}
+
 enum Attempt {
     Taken(Taken),
     /// Whether the lock is free, and the turn of that owner; and whether its slot is on its way to another node.
@@ -345,6 +361,35 @@ impl AcquirePermit {
         }
     }
 
+    /// What is looked at before each send, also after a server has refused one: a job may have undone the attempt.
+    fn still(&self) -> Arc<StillAttempting> {
+        Arc::new(StillAttempting {
+            entry: Arc::clone(&self.entry),
+            permit: self.permit.clone(),
+            is_over: AtomicBool::new(false),
+        })
+    }
+
+    /// The next copy of the call, if its field was not used in the meantime.
+    fn call(&self, owner: &Owner, still: &Arc<StillAttempting>) -> Option<Call<Acquired>> {
+        if self.has_a_used_field(owner) {
+            still.is_over.store(true, Ordering::Relaxed);
+            return None;
+        }
+        let permit = &self.permit;
+        let name = self.entry.name_of(permit.owner);
+        let place = self.entry.shared().place(permit.queues_up);
+        let mut call = script::acquire(
+            name,
+            &permit.field,
+            permit.target,
+            permit.terms.lease,
+            place,
+        );
+        call.still = Some(Arc::clone(still) as Arc<dyn Still>);
+        Some(call)
+    }
+
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
     async fn attempt(
         &mut self,
@@ -356,27 +401,22 @@ impl AcquirePermit {
         let shared = entry.shared();
         self.log_re_entry(owner);
         let mut strays = 0;
+        let still = self.still();
         loop {
-            let mut stale = false;
-            let call = || {
-                stale = self.is_taken_over() || self.has_a_used_field(owner);
-                let permit = Some(&self.permit).filter(|_| !stale)?;
-                let (field, target) = (&permit.field, permit.target);
-                let (lease, place) = (permit.terms.lease, shared.place(permit.queues_up));
-                let name = entry.name_of(permit.owner);
-                Some(script::acquire(name, field, target, lease, place))
-            };
             let answer = script::call_noting(
                 entry.route(),
                 Operation::Acquiring,
                 shared.retry(),
                 &self.sent,
-                call,
+                || self.call(owner, &still),
             )
             .await;
             let answer = match answer {
                 Ok(answer) => answer,
-                Err(error) => return self.unanswered(owner, stale, error),
+                Err(error) => {
+                    let is_over = still.is_over.load(Ordering::Relaxed);
+                    return self.unanswered(owner, is_over, error);
+                }
             };
             let sent_at = answer.sent_at;
             match &answer.value {
@@ -455,10 +495,10 @@ impl AcquirePermit {
     fn unanswered(
         &mut self,
         owner: &Owner,
-        stale: bool,
+        is_over: bool,
         error: CallError,
     ) -> Result<Attempt, Error> {
-        let asks_again = stale || self.has_a_used_field(owner);
+        let asks_again = is_over || self.has_a_used_field(owner);
         self.untaken(match error.maybe_executed {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,
@@ -476,10 +516,6 @@ impl AcquirePermit {
         let is_used = *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0;
         // What is taken inside of another hold has its field.
         is_used && !self.entry.peek(|core| core.is_inside(&self.permit))
-    }
-
-    fn is_taken_over(&self) -> bool {
-        self.entry.peek(|core| !core.is_attempting(&self.permit))
     }
 
     /// What was handed over to this call.

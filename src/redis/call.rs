@@ -31,6 +31,17 @@ pub(crate) type Args = SmallVec<[Arg; 4]>;
 /// Why a guarded write is not sent, or not again.
 pub(crate) const OUTDATED: &str = "the hold ended before a copy was answered";
 
+/// Whether there is still a reason for a call.
+pub(crate) trait Still: Send + Sync {
+    fn is_wanted(&self) -> bool;
+}
+
+impl<F: Fn() -> bool + Send + Sync> Still for F {
+    fn is_wanted(&self) -> bool {
+        self()
+    }
+}
+
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
@@ -40,7 +51,7 @@ pub(crate) struct Call<T> {
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
     /// Looked at before each send, the first and those after a refusal: whether there is still a reason for the call.
-    pub(crate) still: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    pub(crate) still: Option<Arc<dyn Still>>,
     /// What a reply says to a call with this many keys; `None`: the script cannot have given it.
     pub(crate) decode: fn(&Reply, usize) -> Option<T>,
 }

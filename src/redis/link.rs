@@ -167,7 +167,7 @@ impl Link {
         if limit.until <= sent_at {
             return Err(SendError::NotSent(self.cause("no time left to send")));
         }
-        if call.still.as_ref().is_some_and(|still| !still()) {
+        if call.still.as_ref().is_some_and(|still| !still.is_wanted()) {
             return Err(SendError::NotSent(self.cause(OUTDATED)));
         }
         let script = match words {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Scripts;
 use super::args::{millis, text};
 use crate::core::{LossReason, Token};
-use crate::redis::{Arg, Args, Call, Reply};
+use crate::redis::{Arg, Args, Call, Reply, Still};
 use crate::wire::LockName;
 
 /// What `guarded.lua` returns.
@@ -31,7 +31,7 @@ pub(crate) fn guarded(
     user_text: &Arc<str>,
     id: Option<&(Arc<str>, Duration)>,
     (user_keys, user_args): (&[Arc<str>], &[Arg]),
-    still: Arc<dyn Fn() -> bool + Send + Sync>,
+    still: Arc<dyn Still>,
 ) -> Call<Guarded> {
     let own_keys = [Some(name.key()), name.token(), id.map(|(key, _)| key)];
     let own_keys = own_keys.into_iter().flatten();
