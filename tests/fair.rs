@@ -516,13 +516,29 @@ async fn calls_of_one_owner_share_its_place() {
     two.finish().await;
 }
 
-/// An owner that is told of its turn and not polled gives it up after two command timeouts.
+/// An owner that is told of its turn and not polled gives it up after two command timeouts: told by the release, or by the
+/// next one's look when a lease has ended.
 #[tokio::test]
 async fn a_turn_of_a_call_that_is_not_polled_goes_to_the_next() {
+    for expires in [false, true] {
+        a_turn_that_is_not_polled_goes_to_the_next(expires).await;
+    }
+}
+
+async fn a_turn_that_is_not_polled_goes_to_the_next(expires: bool) {
     let mut two = Two::new().await;
     let impatient = |builder: redisson_lock::LockClientBuilder| builder.command_timeout(ms(200));
     let client = two.server.client_with(impatient).await;
-    let held = two.held().await;
+    let lease = ms(if expires { 2_000 } else { 0 });
+    let held = match expires {
+        true => {
+            // By another program, which has died: no message tells of its end.
+            two.control.run(&["HSET", "fair", "another:1", "1"]);
+            two.control.run(&["PEXPIRE", "fair", "2000"]);
+            None
+        }
+        false => Some(two.held().await),
+    };
     let lock = client.fair_lock("fair");
     let mut unpolled = Box::pin(lock.lock());
     let polled = tokio::time::timeout(ms(500), unpolled.as_mut()).await;
@@ -530,10 +546,13 @@ async fn a_turn_of_a_call_that_is_not_polled_goes_to_the_next() {
     two.queued(1).await;
     let next = two.waits(1, 2).await;
     let start = Instant::now();
-    held.unlock().await.expect("held");
-    let guard = next.await.expect("no panic").expect("its turn");
+    if let Some(held) = held {
+        held.unlock().await.expect("held");
+    }
+    let next = tokio::time::timeout(ms(20_000), next).await;
+    let guard = next.expect("in time").expect("no panic").expect("its turn");
     let took = start.elapsed();
-    assert!(took < ms(1_500) + stalls(start), "{took:?}");
+    assert!(took < lease + ms(1_500) + stalls(start), "{took:?}");
     let lost = tokio::time::timeout(ms(100), unpolled.as_mut()).await;
     assert!(lost.is_err(), "it queues again");
     two.queued(1).await;

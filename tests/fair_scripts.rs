@@ -662,10 +662,11 @@ fn the_owner_whose_turn_it_is_is_told_and_no_other() {
         (force, "you:1 1 20 / a:1 -5 b:1 150", "1", "b:1"),
         (force, "me:1 1 20 / a:1 50", "0", ""),
         (late, "you:1 1 20 / a:1 50", "-1", ""),
-        // A release that told the owner whose place has ended told no other.
+        // A release told the owner whose place has ended, or the lease ended.
         (QUEUES, "/ a:1 -5 b:1 30", "-5 30 b:1 1", "b:1"),
         (ATTEMPTS, "/ a:1 -5 b:1 30", "-5 30 b:1 -1", "b:1"),
-        (QUEUES, "/ a:1 30 b:1 130", "-5 30 a:1 2", ""),
+        (QUEUES, "/ a:1 30 b:1 130", "-5 30 a:1 2", "a:1"),
+        (ATTEMPTS, "/ a:1 30 b:1 130", "-5 30 a:1 -1", "a:1"),
         (QUEUES, "/ me:1 50 a:1 150", "1", ""),
         (QUEUES, "you:1 1 20 / a:1 -5 b:1 30", "20 you:1 1", ""),
     ];

@@ -54,8 +54,8 @@ if takes then
   return 1
 end
 
--- A release told the owner whose place has ended, if it told any.
-if left == -2 and #ended > 0 then tell(head, channel, way) end
+-- A release told an owner whose place has ended since, or the lease ended, and none was told.
+if left == -2 then tell(head, channel, way) end
 local due = place > -1 and (queues or not own) and math.max(own or 0, now + wait_ms * (place + 1))
 if joins then
   local last = redis.call('lindex', queue, -1)

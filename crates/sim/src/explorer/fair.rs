@@ -73,7 +73,7 @@ impl Server {
             let until = &mut self.places()[place].until;
             *until = (*until).max(now + RULES.fair_wait * turns);
         }
-        let evicted = self.evict(now);
+        self.evict(now);
         let head = self.places().first().copied();
         let is_first = head.is_none_or(|head| head.field == field);
         if self.lock.is_none() && is_first {
@@ -91,12 +91,7 @@ impl Server {
         match (self.lock, head) {
             (None, Some(head)) => {
                 let left = head.until.since(now);
-                let told = if evicted {
-                    self.tells_the_head()
-                } else {
-                    Told::None
-                };
-                (Reply::Busy { left }, told)
+                (Reply::Busy { left }, self.tells_the_head())
             }
             _ => (Reply::Busy { left }, Told::None),
         }
@@ -116,11 +111,10 @@ impl Server {
     }
 
     /// Takes out those at the head whose turn is over.
-    fn evict(&mut self, now: Time) -> bool {
+    fn evict(&mut self, now: Time) {
         let places = self.places();
         let over = places.iter().take_while(|place| place.until <= now).count();
         places.drain(..over);
-        over > 0
     }
 
     pub(super) fn tells_the_head(&self) -> Told {
