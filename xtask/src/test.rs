@@ -11,9 +11,10 @@ mod times;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use self::report::{Report, Tier};
+use self::report::{Report, Tested, Tier};
 use crate::java::{self, Java};
 use crate::{Problem, cargo, interop, peers, tools};
 
@@ -102,11 +103,10 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let start = Instant::now();
     let mut report = Report::default();
     for tier in options.tiers {
-        report.begin(*tier);
-        match tier {
+        report.run(*tier, |report| match tier {
             Tier::First => report.first(&machine),
             Tier::Rest => report.rest(&machine, options.long),
-        }
+        });
     }
     let mut remarks = String::new();
     if !options.with_java {
@@ -181,11 +181,26 @@ impl Report {
         self.counted(name, start.elapsed(), passed, planned - passed);
     }
 
-    /// Files of tests, one after the other, with every feature of the workspace.
-    fn files(&mut self, server: &Path, parts: &[parts::Part]) {
-        for part in parts {
-            let threads = part.at_once.map(|threads| ("RUST_TEST_THREADS", threads));
-            self.tests(part.name, server, &part.selected(), threads.as_slice());
+    /// Files of tests, with every feature of the workspace: this many parts at a time, in their order.
+    fn files(&mut self, server: &Path, parts: &[parts::Part], lanes: usize) {
+        let next = AtomicUsize::new(0);
+        let lane = || {
+            let part = || parts.get(next.fetch_add(1, Ordering::Relaxed));
+            let tested = |part: &parts::Part| {
+                let threads = part.at_once.map(|threads| ("RUST_TEST_THREADS", threads));
+                Tested::by_cargo(part.name, server, &part.selected(), threads.as_slice())
+            };
+            let tested = std::iter::from_fn(|| part().map(|part| (part.name, tested(part))));
+            tested.collect::<Vec<_>>()
+        };
+        let tested = std::thread::scope(|scope| {
+            let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
+            let lanes = lanes.into_iter();
+            let tested = lanes.flat_map(|lane| lane.join().expect("a lane does not panic"));
+            tested.collect::<Vec<_>>()
+        });
+        for (name, Tested(took, passed, failed)) in tested {
+            self.counted(name, took, passed, failed);
         }
     }
 }

@@ -32,44 +32,8 @@ impl Part {
     }
 }
 
-/// In the first tier.
+/// In the first tier: those that take longest first, because two parts run at a time.
 pub(super) const FIRST: [Part; 10] = [
-    Part::new(
-        "facts about fred, public surface, scripts",
-        &["fred_facts", "api", "source", "scripts", "leaks"],
-    ),
-    Part::new(
-        "behaviour",
-        &[
-            "lock",
-            "bodies",
-            "owners",
-            "runtimes",
-            "moved",
-            "waiting",
-            "channels",
-            "renewal",
-            "cluster_node",
-            "from_fred",
-            "credentials",
-            "callbacks",
-            "events",
-            "writes",
-        ],
-    )
-    .at_once("4"),
-    Part::new(
-        "blocking, metrics, serde, TLS",
-        &["blocking", "no_panic", "features", "tls"],
-    ),
-    Part::new(
-        "errors, bad inputs, rights",
-        &["errors", "error_texts", "addresses", "rights"],
-    ),
-    Part::new(
-        "hostile: outcomes, cancellation, hand-off",
-        &["outcomes", "cancellation", "unpolled", "handoff"],
-    ),
     Part::new(
         "kinds of locks, several locks",
         &[
@@ -105,13 +69,49 @@ pub(super) const FIRST: [Part; 10] = [
         ],
     )
     .at_once("3"),
+    Part::new(
+        "behaviour",
+        &[
+            "lock",
+            "bodies",
+            "owners",
+            "runtimes",
+            "moved",
+            "waiting",
+            "channels",
+            "renewal",
+            "cluster_node",
+            "from_fred",
+            "credentials",
+            "callbacks",
+            "events",
+            "writes",
+        ],
+    )
+    .at_once("4"),
+    Part::new(
+        "errors, bad inputs, rights",
+        &["errors", "error_texts", "addresses", "rights"],
+    ),
+    Part::new("command line", &["cli"]),
+    Part::new(
+        "hostile: outcomes, cancellation, hand-off",
+        &["outcomes", "cancellation", "unpolled", "handoff"],
+    ),
     // A cluster of its own for each row.
     Part::new(
         "rows of other files over three primaries",
         &["cluster_rows"],
     )
     .at_once("6"),
-    Part::new("command line", &["cli"]),
+    Part::new(
+        "blocking, metrics, serde, TLS",
+        &["blocking", "no_panic", "features", "tls"],
+    ),
+    Part::new(
+        "facts about fred, public surface, scripts",
+        &["fred_facts", "api", "source", "scripts", "leaks"],
+    ),
     Part::new("attribute", &["locked"]),
 ];
 

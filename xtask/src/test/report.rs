@@ -29,6 +29,8 @@ impl Tier {
 pub struct Report {
     tier: Tier,
     parts: Vec<Part>,
+    /// How long each tier took: less than its parts, some of which run side by side.
+    tiers: Vec<(Tier, Duration)>,
 }
 
 pub struct Part {
@@ -42,9 +44,12 @@ pub struct Part {
 }
 
 impl Report {
-    /// The parts that follow belong to this tier.
-    pub fn begin(&mut self, tier: Tier) {
+    /// Runs the parts of a tier.
+    pub fn run(&mut self, tier: Tier, parts: impl FnOnce(&mut Self)) {
+        let start = Instant::now();
         self.tier = tier;
+        parts(self);
+        self.tiers.push((tier, start.elapsed()));
     }
 
     /// A part that passes or fails as a whole.
@@ -74,44 +79,18 @@ impl Report {
         selected: &[&str],
         variables: &[(&str, &str)],
     ) {
-        println!("== {name}");
-        let start = Instant::now();
-        let output = cargo(&["test", "--no-fail-fast"])
-            .args(selected)
-            .env("REDIS_SERVER_BIN", server)
-            .env("RUST_BACKTRACE", "0")
-            .envs(variables.iter().copied())
-            .stderr(Stdio::inherit())
-            .output();
-        let (passed, failed) = match &output {
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                let (passed, failed) = counts(&text);
-                text.lines()
-                    .filter(|line| line.contains(" schedules, "))
-                    .for_each(|line| println!("{line}"));
-                if !output.status.success() {
-                    println!("{text}");
-                }
-                // A part that broke off before it could count has failed all the same.
-                (passed, failed.max(u32::from(!output.status.success())))
-            }
-            Err(error) => {
-                println!("cargo does not run: {error}");
-                (0, 1)
-            }
-        };
-        // A part that ran nothing proves nothing.
-        let failed = failed.max(u32::from(passed == 0));
-        self.counted(name, start.elapsed(), passed, failed);
+        let Tested(took, passed, failed) = Tested::by_cargo(name, server, selected, variables);
+        self.counted(name, took, passed, failed);
     }
 
-    /// What the parts have shown, in one tier or in all.
+    /// How long one tier took, or all, and how many tests passed and failed.
     pub fn sum(&self, tier: Option<Tier>) -> (Duration, u32, u32) {
-        let parts = self.parts.iter();
-        let counted = parts.filter(|part| tier.is_none_or(|tier| tier == part.tier));
-        counted.fold((Duration::ZERO, 0, 0), |(took, passed, failed), part| {
-            (took + part.took, passed + part.passed, failed + part.failed)
+        let is_one = |of| tier.is_none_or(|tier| tier == of);
+        let tiers = self.tiers.iter().filter(|(of, _)| is_one(*of));
+        let took = tiers.map(|(_, took)| *took).sum();
+        let parts = self.parts.iter().filter(|part| is_one(part.tier));
+        parts.fold((took, 0, 0), |(took, passed, failed), part| {
+            (took, passed + part.passed, failed + part.failed)
         })
     }
 
@@ -132,7 +111,7 @@ impl Report {
                 println!("{}  {}", line(&part.name, part.took), part.result);
             }
             let (took, ..) = self.sum(Some(tier));
-            println!("{}", line("sum", took));
+            println!("{}", line("from begin to end", took));
         }
         let (_, passed, failed) = self.sum(None);
         println!("\n{}\n", line("all", start.elapsed()));
@@ -165,6 +144,49 @@ impl Report {
             passed,
             failed,
         });
+    }
+}
+
+/// How long tests took, how many of them passed, and how many failed.
+pub struct Tested(pub Duration, pub u32, pub u32);
+
+impl Tested {
+    pub fn by_cargo(
+        name: &str,
+        server: &Path,
+        selected: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        println!("== {name}");
+        let start = Instant::now();
+        let output = cargo(&["test", "--no-fail-fast"])
+            .args(selected)
+            .env("REDIS_SERVER_BIN", server)
+            .env("RUST_BACKTRACE", "0")
+            .envs(variables.iter().copied())
+            .stderr(Stdio::inherit())
+            .output();
+        let (passed, failed) = match &output {
+            Ok(output) => {
+                let text = String::from_utf8_lossy(&output.stdout);
+                let (passed, failed) = counts(&text);
+                text.lines()
+                    .filter(|line| line.contains(" schedules, "))
+                    .for_each(|line| println!("{line}"));
+                if !output.status.success() {
+                    println!("{text}");
+                }
+                // A part that broke off before it could count has failed all the same.
+                (passed, failed.max(u32::from(!output.status.success())))
+            }
+            Err(error) => {
+                println!("cargo does not run: {error}");
+                (0, 1)
+            }
+        };
+        // A part that ran nothing proves nothing.
+        let failed = failed.max(u32::from(passed == 0));
+        Self(start.elapsed(), passed, failed)
     }
 }
 
@@ -203,14 +225,17 @@ mod tests {
     #[test]
     fn each_tier_has_a_sum_of_its_own() {
         let mut report = Report::default();
-        report.counted("a part", Duration::from_secs(2), 5, 1);
-        report.begin(Tier::Rest);
-        report.whole("another", Duration::from_secs(3), true);
-        assert_eq!(
-            report.sum(Some(Tier::First)),
-            (Duration::from_secs(2), 5, 1)
-        );
-        assert_eq!(report.sum(Some(Tier::Rest)), (Duration::from_secs(3), 1, 0));
-        assert_eq!(report.sum(None), (Duration::from_secs(5), 6, 1));
+        let second = Duration::from_secs(1);
+        report.run(Tier::First, |report| {
+            report.counted("a part", second * 2, 5, 1);
+            report.counted("beside it", second * 2, 1, 0);
+        });
+        report.run(Tier::Rest, |report| report.whole("another", second, true));
+        let first = report.sum(Some(Tier::First));
+        let rest = report.sum(Some(Tier::Rest));
+        assert_eq!((first.1, first.2), (6, 1));
+        assert_eq!((rest.1, rest.2), (1, 0));
+        assert_eq!(report.sum(None), (first.0 + rest.0, 7, 1));
+        assert!(first.0 < second, "from begin to end, not the sum");
     }
 }

@@ -37,7 +37,7 @@ impl Report {
 
         let busy_loops = BusyLoops::start(machine.busy);
         self.tests("the library alone", server, &LIBRARY, &[]);
-        self.files(server, &REST);
+        self.files(server, &REST, 1);
         self.ran("examples", || examples::run(server));
         let full = [interop::VERSIONS[0], interop::newest()];
         let mut short = interop::VERSIONS.to_vec();

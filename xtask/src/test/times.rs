@@ -54,7 +54,7 @@ fn times(report: &Report, tier: Tier, run: &str) -> String {
     let (took, passed, failed) = report.sum(Some(tier));
     let seconds = took.as_secs_f64();
     format!(
-        "{run}.\n\n| part | time | result |\n|---|---:|---|\n{rows}| sum | {seconds:.0} s | {passed} passed, {failed} failed |"
+        "{run}.\n\n| part | time | result |\n|---|---:|---|\n{rows}| from begin to end | {seconds:.0} s | {passed} passed, {failed} failed |"
     )
 }
 
@@ -71,9 +71,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_has_its_row_and_the_last_one_is_the_sum() {
+    fn each_part_has_its_row_and_the_last_one_is_the_whole_run() {
         let mut report = Report::default();
-        report.counted("a part", Duration::from_millis(2600), 5, 0);
+        report.run(Tier::First, |report| {
+            report.counted("a part", Duration::from_millis(2600), 5, 0);
+        });
         let text = text(&report, "today", "");
         let rows: Vec<&str> = text
             .lines()
@@ -84,7 +86,7 @@ mod tests {
             rows,
             [
                 "| a part | 3 s | 5 passed, 0 failed |",
-                "| sum | 3 s | 5 passed, 0 failed |"
+                "| from begin to end | 0 s | 5 passed, 0 failed |"
             ]
         );
     }
@@ -93,14 +95,16 @@ mod tests {
     fn a_tier_that_was_not_run_keeps_its_times() {
         let mut both = Report::default();
         both.whole("early", Duration::from_secs(1), true);
-        both.begin(Tier::Rest);
-        both.whole("late", Duration::from_secs(2), true);
+        both.run(Tier::Rest, |both| {
+            both.whole("late", Duration::from_secs(2), true);
+        });
         let before = text(&both, "yesterday", "");
         assert_eq!(text(&Report::default(), "today", &before), before);
 
         let mut rest = Report::default();
-        rest.begin(Tier::Rest);
-        rest.whole("late", Duration::from_secs(7), true);
+        rest.run(Tier::Rest, |rest| {
+            rest.whole("late", Duration::from_secs(7), true);
+        });
         let after = text(&rest, "today", &before);
         assert!(after.contains("yesterday") && after.contains("| early | 1 s | ok |"));
         assert!(after.contains("| late | 7 s | ok |") && !after.contains("| late | 2 s"));
