@@ -208,6 +208,37 @@ async fn a_closed_client_leaves_its_places() {
     two.finish().await;
 }
 
+/// A `RedissonMultiLock` with a lease gives it to all three keys of a fair lock that it has taken. With the queue the
+/// places would end of all that still wait, and a newcomer would overtake them.
+#[tokio::test]
+async fn an_expiry_that_another_program_gave_the_queue_ends_with_the_next_attempt() {
+    let mut two = Two::new().await;
+    let held = two.held().await;
+    let first = two.waits(0, 1).await;
+    let second = two.waits(1, 2).await;
+    for key in [QUEUE, TIMEOUTS] {
+        assert_eq!(two.control.run(&["PEXPIRE", key, "600000"]), "1");
+    }
+    held.unlock().await.expect("held");
+    let first = first.await.expect("no panic").expect("its turn");
+    for key in [QUEUE, TIMEOUTS] {
+        assert_eq!(two.control.pttl(key), -1, "{key}");
+    }
+    for key in [QUEUE, TIMEOUTS] {
+        assert_eq!(two.control.run(&["PEXPIRE", key, "600000"]), "1");
+    }
+    let third = two.waits(0, 2).await;
+    for key in [QUEUE, TIMEOUTS] {
+        assert_eq!(two.control.pttl(key), -1, "{key}");
+    }
+    first.unlock().await.expect("held");
+    for waiter in [second, third] {
+        let guard = waiter.await.expect("no panic").expect("its turn");
+        guard.unlock().await.expect("held");
+    }
+    two.finish().await;
+}
+
 /// What the server has spent on scripts since the last call: how many calls, microseconds of all, and of the longest.
 fn spent_on_scripts(control: &mut Control) -> [i64; 3] {
     const READ: &str = "local calls, all, longest = 0, 0, 0\n\

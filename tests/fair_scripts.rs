@@ -1031,7 +1031,7 @@ const CONTRACT: Contract<'_> = Contract {
 fn whichever_right_is_missing_the_lock_and_its_queue_are_unchanged_or_complete() {
     CONTRACT.holds_without_a_right(
         "hget hincrby hlen hkeys hexists exists pttl pexpire publish del time \
-                    lindex lpos lrange lrem rpush zscore zrange zadd zrem",
+                    lindex lpos lrange lrem persist rpush zscore zrange zadd zrem",
     );
 }
 

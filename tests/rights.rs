@@ -343,7 +343,7 @@ const ATTEMPTS: &[&str] = &["lock", "wait", "new server"];
 const LOOKS_AT_THE_FIRST: &[&str] = &["lock", "wait", "unlock", "force_unlock", "new server"];
 
 /// Of a fair lock with an empty queue.
-const OF_FAIR: [(&str, &[&str]); 36] = [
+const OF_FAIR: [(&str, &[&str]); 37] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
@@ -417,6 +417,7 @@ const OF_FAIR: [(&str, &[&str]); 36] = [
     ("+lpos", ATTEMPTS),
     ("+lrange", &["wait", "queue"]),
     ("+lrem", JOINS),
+    ("+persist", JOINS),
     ("+rpush", JOINS),
     ("+zscore", ATTEMPTS),
     ("+zrange", JOINS),

@@ -28,13 +28,17 @@ local function front(now, asks, waits)
 end
 
 -- Calls each command that a change of the queue needs, without an effect, because no owner is the empty text. A missing
--- permission fails here. And a server that is out of memory lets a script continue after its first write.
+-- permission fails here. And a server that is out of memory lets a script continue after its first write. Last the
+-- queue loses the expiry that it may have: with that the places of all would end.
 local function may_change()
   redis.call('lrange', queue, 0, 0)
   redis.call('zrange', timeouts, 0, 0)
   redis.call('lrem', queue, 1, '')
   redis.call('zrem', timeouts, '')
   redis.call('zadd', timeouts, 'xx', 0, '')
+  -- A RedissonMultiLock gives its lease to all keys of a lock that it takes, with others in the queue or not.
+  redis.call('persist', queue)
+  redis.call('persist', timeouts)
 end
 
 -- Tells the owner whose turn it is; returns how many connections have got the message.

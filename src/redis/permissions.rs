@@ -224,6 +224,7 @@ fn for_its_queue(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
         needs("+lpos", "LPOS", [queue(), owner()]),
         needs("+lrange", "LRANGE", [queue(), number(), number()]),
         needs("+lrem", "LREM", [queue(), number(), owner()]),
+        needs("+persist", "PERSIST", [queue()]),
         needs("+rpush", "EVAL", appends),
         needs("+zscore", "ZSCORE", [places(), owner()]),
         needs("+zrange", "ZRANGE", [places(), number(), number()]),
@@ -375,7 +376,8 @@ impl Asked<'_> {
             None => [None; 2],
         };
         let other = match permission {
-            "+get" | "+incr" | "+persist" => self.lock.token(),
+            "+get" | "+incr" => self.lock.token(),
+            "+persist" => self.lock.token().or(queue),
             "+lindex" | "+lpos" | "+lrange" | "+lrem" | "+rpush" => queue,
             "+zscore" | "+zrange" | "+zadd" | "+zrem" => places,
             _ => None,
