@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redisson_lock::{Error, Holder, LockClient, LockKind, QueuedOwner, RwHolders};
+use redisson_lock::{Error, Holder, Lock, LockClient, LockKind, QueuedOwner, RwHolders};
 use serde_json::{Value, json};
 
 use super::args::Inspect;
@@ -85,6 +85,20 @@ impl<'a> Found<'a> {
             shown["queue"] = self.queue.iter().map(waiting).collect();
         }
         shown
+    }
+}
+
+/// Who is in the way of a call for this lock. A holder of one part of a read-write lock is in the way of the other one.
+pub(crate) async fn holder<K>(
+    client: &LockClient,
+    lock: &Lock<K>,
+) -> Result<Option<Holder>, Error> {
+    match lock.kind() {
+        LockKind::Read | LockKind::Write => {
+            let holders = client.rw_lock(lock.name()).inspect().await?;
+            Ok(all_holders(holders).into_iter().next())
+        }
+        _ => lock.inspect().await,
     }
 }
 

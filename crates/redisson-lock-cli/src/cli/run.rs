@@ -27,11 +27,11 @@ pub(crate) async fn run(arguments: &Run) -> Result<u8, Problem> {
         LockKind::Fenced => {
             let lock = client.fenced_lock(name);
             let token = |guard: &FencedGuard| Some(guard.token());
-            with_client(arguments, &lock, token, &mut signals).await
+            with_client(arguments, (&client, &lock), token, &mut signals).await
         }
         kind => {
             let lock = client.lock_of(kind, name);
-            with_client(arguments, &lock, |_| None, &mut signals).await
+            with_client(arguments, (&client, &lock), |_| None, &mut signals).await
         }
     };
     // Waits for an attempt that was given up, and for a release without an answer.
@@ -53,7 +53,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
 async fn with_client<K>(
     arguments: &Run,
-    lock: &Lock<K>,
+    (client, lock): (&LockClient, &Lock<K>),
     token: impl FnOnce(&LockGuard<K>) -> Option<u64>,
     signals: &mut Signals,
 ) -> Result<u8, Problem> {
@@ -63,7 +63,7 @@ async fn with_client<K>(
         // First: a lock that is granted at the same moment is released unused.
         signal = signals.ending() => return Ok(exit::by_signal(signal)),
         taken = take(lock, arguments.wait) => taken?,
-        () = progress.show(lock, arguments.wait) => None,
+        () = progress.show(client, lock, arguments.wait) => None,
     };
     drop(progress);
     match taken {
@@ -75,7 +75,7 @@ async fn with_client<K>(
             let holder = tokio::select! {
                 biased;
                 signal = signals.ending() => return Ok(exit::by_signal(signal)),
-                holder = lock.inspect() => holder,
+                holder = inspect::holder(client, lock) => holder,
             };
             Err(not_in_time(arguments, holder.ok().flatten().as_ref()))
         }

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-use redisson_lock::Lock;
+use redisson_lock::{Lock, LockClient};
 
 use super::{inspect, text};
 
@@ -19,7 +19,12 @@ impl Progress {
 
     /// Shows once a second who holds the lock, until the future is dropped. Without a terminal it
     /// shows nothing.
-    pub(crate) async fn show<K>(&mut self, lock: &Lock<K>, limit: Option<Duration>) {
+    pub(crate) async fn show<K>(
+        &mut self,
+        client: &LockClient,
+        lock: &Lock<K>,
+        limit: Option<Duration>,
+    ) {
         if !std::io::stderr().is_terminal() {
             return std::future::pending().await;
         }
@@ -28,7 +33,7 @@ impl Progress {
             // A lock that is free needs no line, nor does one that is free soon.
             tokio::time::sleep(BETWEEN).await;
             // What goes wrong here goes wrong for the waiting too, which says so.
-            let Ok(Some(holder)) = lock.inspect().await else {
+            let Ok(Some(holder)) = inspect::holder(client, lock).await else {
                 continue;
             };
             let limit =

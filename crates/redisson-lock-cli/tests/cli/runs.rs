@@ -167,6 +167,26 @@ fn who_held_a_lock_that_is_not_free_in_time_is_said() {
     );
 }
 
+/// What is in the way of one part of a read-write lock holds the other one.
+#[test]
+fn who_held_a_part_of_a_read_write_lock_is_said() {
+    let fixture = Fixture::new();
+    let mut control = fixture.control();
+    for (asked, mode, field) in [
+        ("read", "write", format!("{JAVA}:write")),
+        ("write", "read", JAVA.to_owned()),
+        ("write", "write", format!("{JAVA}:write")),
+    ] {
+        control.run(&["HSET", LOCK, "mode", mode, &field, "2"]);
+        control.run(&["PEXPIRE", LOCK, "600000"]);
+        let finished = fixture.finish(&["run", "--kind", asked, "--wait", "0", LOCK, "--", "true"]);
+        let said = finished.with_code(75).stderr;
+        let end = format!("was not free within 0.0 s: held 2 times by {field}, ");
+        assert!(said.contains(&end), "{said}");
+        control.run(&["DEL", LOCK]);
+    }
+}
+
 #[test]
 fn a_lock_that_is_not_free_in_time_is_said_without_its_holder_if_that_cannot_be_asked() {
     let fixture = Fixture::new();
