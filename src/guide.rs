@@ -19,6 +19,7 @@ macro_rules! pages {
             #[doc = "[planted-bugs.md]: crate::guide::planted_bugs"]
             #[doc = "[protocol.md#differences-in-how-a-state-is-reached]: crate::guide::protocol#differences-in-how-a-state-is-reached"]
             #[doc = "[protocol.md#announcing-a-release]: crate::guide::protocol#announcing-a-release"]
+            #[doc = "[protocol.md#fair-locks]: crate::guide::protocol#fair-locks"]
             #[doc = "[protocol.md#other-kinds]: crate::guide::protocol#other-kinds"]
             #[doc = "[protocol.md#read-write-locks]: crate::guide::protocol#read-write-locks"]
             #[doc = "[protocol.md#several-locks]: crate::guide::protocol#several-locks"]
