@@ -2,7 +2,6 @@
 --
 -- KEYS[2]  queue     list: the waiting owners, the next one first; without an expiry, deleted when it is empty
 -- KEYS[3]  timeouts  sorted set: waiting owner -> the server's clock, in milliseconds, when its place ends
---
 -- Returns nothing: it defines what the rest calls.
 
 local queue, timeouts = KEYS[2], KEYS[3]
@@ -27,24 +26,21 @@ local function front(now, asks, waits)
   return ended, head, ends
 end
 
--- Calls each command that a change of the queue needs, without an effect, because no owner is the empty text. A missing
--- permission fails here. And a server that is out of memory lets a script continue after its first write. Last the
--- queue loses the expiry that it may have: with that the places of all would end.
+-- Calls each command that a change of the queue needs, without an effect, because no owner is the empty text: a missing
+-- permission fails here, and a server that is out of memory lets a script continue after its first write. Takes away an
+-- expiry, with which all places would end: a RedissonMultiLock gives its lease to all keys of a lock that it takes.
 local function may_change()
   redis.call('lrange', queue, 0, 0)
   redis.call('zrange', timeouts, 0, 0)
   redis.call('lrem', queue, 1, '')
   redis.call('zrem', timeouts, '')
   redis.call('zadd', timeouts, 'xx', 0, '')
-  -- A RedissonMultiLock gives its lease to all keys of a lock that it takes, with others in the queue or not.
-  redis.call('persist', queue)
-  redis.call('persist', timeouts)
+  for _, key in ipairs({queue, timeouts}) do redis.call('persist', key) end
 end
 
 -- Tells the owner whose turn it is; returns how many connections have got the message.
 local function tell(head, channel, way)
-  local heard = 0
-  channel = channel .. ':' .. head
+  local heard, channel = 0, channel .. ':' .. head
   if way ~= 'publish' then heard = redis.call('spublish', channel, '0') end
   if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
     heard = heard + redis.call('publish', channel, '0')
