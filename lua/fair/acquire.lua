@@ -54,8 +54,9 @@ if takes then
   return 1
 end
 
--- A release told an owner whose place has ended since, or the lease ended, and none was told.
-if left == -2 then tell(head, channel, way) end
+-- A release told an owner whose place has ended since, or the lease ended, and none was told. One that only now takes a
+-- place may come directly after a release, which has told this one.
+if left == -2 and (#ended > 0 or not joins) then tell(head, channel, way) end
 local due = place > -1 and (queues or not own) and math.max(own or 0, now + wait_ms * (place + 1))
 if joins then
   local last = redis.call('lindex', queue, -1)

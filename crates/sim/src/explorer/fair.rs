@@ -73,7 +73,7 @@ impl Server {
             let until = &mut self.places()[place].until;
             *until = (*until).max(now + RULES.fair_wait * turns);
         }
-        self.evict(now);
+        let evicted = self.evict(now);
         let head = self.places().first().copied();
         let is_first = head.is_none_or(|head| head.field == field);
         if self.lock.is_none() && is_first {
@@ -83,7 +83,8 @@ impl Server {
         let left = self
             .lock
             .map_or(Duration::ZERO, |(_, _, until)| until.since(now));
-        if queues_up && self.place_of(field).is_none() {
+        let joins = queues_up && self.place_of(field).is_none();
+        if joins {
             let tail = self.places().last().map_or(now + left, |tail| tail.until);
             let until = tail.max(now) + RULES.fair_wait;
             self.places().push(Place { field, until });
@@ -91,7 +92,11 @@ impl Server {
         match (self.lock, head) {
             (None, Some(head)) => {
                 let left = head.until.since(now);
-                (Reply::Busy { left }, self.tells_the_head())
+                let told = match evicted || !joins {
+                    true => self.tells_the_head(),
+                    false => Told::None,
+                };
+                (Reply::Busy { left }, told)
             }
             _ => (Reply::Busy { left }, Told::None),
         }
@@ -111,10 +116,11 @@ impl Server {
     }
 
     /// Takes out those at the head whose turn is over.
-    fn evict(&mut self, now: Time) {
+    fn evict(&mut self, now: Time) -> bool {
         let places = self.places();
         let over = places.iter().take_while(|place| place.until <= now).count();
         places.drain(..over);
+        over > 0
     }
 
     pub(super) fn tells_the_head(&self) -> Told {
