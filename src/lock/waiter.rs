@@ -346,8 +346,8 @@ impl Retries {
             return Err(error);
         }
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
-        // Half of the rest, so that the last attempt has some time. And a call that is told of its turn at a fair lock has to
-        // ask within two command timeouts.
+        // At most half of the time that is left, so that there is some for the last attempt. A call that is told of its turn
+        // at a fair lock has two command timeouts in which to ask, the pause included.
         let most = shared.command_timeout().min(left / 2);
         let _ = tokio::time::timeout(most, backoff.wait()).await;
         Ok(())

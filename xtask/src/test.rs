@@ -181,25 +181,32 @@ impl Report {
         self.counted(name, start.elapsed(), passed, planned - passed);
     }
 
-    /// Files of tests, with every feature of the workspace: this many parts at a time, in their order.
+    /// Files of tests, with every feature of the workspace: this many parts at a time.
     fn files(&mut self, server: &Path, parts: &[parts::Part], lanes: usize) {
         let next = AtomicUsize::new(0);
         let lane = || {
-            let part = || parts.get(next.fetch_add(1, Ordering::Relaxed));
-            let tested = |part: &parts::Part| {
+            let tested = std::iter::from_fn(|| {
+                let nth = next.fetch_add(1, Ordering::Relaxed);
+                let part = parts.get(nth)?;
                 let threads = part.at_once.map(|threads| ("RUST_TEST_THREADS", threads));
-                Tested::by_cargo(part.name, server, &part.selected(), threads.as_slice())
-            };
-            let tested = std::iter::from_fn(|| part().map(|part| (part.name, tested(part))));
+                let (name, selected) = (part.name, part.selected());
+                Some((
+                    nth,
+                    name,
+                    Tested::by_cargo(name, server, &selected, threads.as_slice()),
+                ))
+            });
             tested.collect::<Vec<_>>()
         };
-        let tested = std::thread::scope(|scope| {
+        let mut tested = std::thread::scope(|scope| {
             let lanes: Vec<_> = (0..lanes).map(|_| scope.spawn(lane)).collect();
             let lanes = lanes.into_iter();
             let tested = lanes.flat_map(|lane| lane.join().expect("a lane does not panic"));
             tested.collect::<Vec<_>>()
         });
-        for (name, Tested(took, passed, failed)) in tested {
+        // The report has them in the order of the list, whichever ended first.
+        tested.sort_by_key(|(nth, ..)| *nth);
+        for (_, name, Tested(took, passed, failed)) in tested {
             self.counted(name, took, passed, failed);
         }
     }
