@@ -19,13 +19,8 @@ pub fn newest() -> &'static str {
     VERSIONS[VERSIONS.len() - 1]
 }
 
-/// Which servers the scenarios are played on, with the versions of the matrix. In a cluster: the last that knows
-/// classic channels alone, the first of the sharded ones, and the newest.
-const TOPOLOGIES: [(&str, &[&str]); 3] = [
-    ("one", &VERSIONS),
-    ("cluster", &["3.20.0", "3.24.3", "4.7.0"]),
-    ("sentinel", &["3.20.0", "4.7.0"]),
-];
+/// Which servers the scenarios are played on.
+const TOPOLOGIES: [&str; 3] = ["one", "cluster", "sentinel"];
 
 /// The servers of the full matrix, and where the binaries of the others come from.
 const SERVERS: [(&str, Source); 4] = [
@@ -94,11 +89,7 @@ impl Options {
             }
             match (word, words.next()) {
                 ("--topology", Some(&word)) if !of_strings => {
-                    let word = known(word, &TOPOLOGIES.map(|(word, _)| word))?;
-                    topology = TOPOLOGIES
-                        .into_iter()
-                        .find(|(known, _)| *known == word)
-                        .unwrap_or(topology);
+                    topology = known(word, &TOPOLOGIES)?;
                 }
                 ("--redisson", Some(&version)) if !of_strings => {
                     versions.push(known(version, &VERSIONS)?);
@@ -112,7 +103,7 @@ impl Options {
         if of_strings {
             versions = peers::PEERS.to_vec();
         } else if versions.is_empty() {
-            versions = topology.1.to_vec();
+            versions = VERSIONS.to_vec();
         }
         if servers.is_empty() {
             let count = if all { SERVERS.len() } else { 1 };
@@ -121,7 +112,7 @@ impl Options {
         Ok(Self {
             versions,
             servers,
-            topology: topology.0,
+            topology,
             of_strings,
             all,
         })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redisson_lock::{Error, LockClient, LossReason};
+use redisson_lock::{Announce, Error, LockClient, LockClientBuilder, LossReason};
 use test_support::peer::Peer;
 
 use crate::worker::{Part, Side, Worker, named};
@@ -34,6 +34,8 @@ pub struct Several {
     pub kind: &'static str,
     /// What the sentinels call the primary.
     pub name: String,
+    /// How our clients announce releases.
+    pub announce: Announce,
 }
 
 /// A client of one side, whose workers take one part of read-write locks, or locks of another kind.
@@ -57,15 +59,19 @@ impl From<Client> for Party {
 
 impl Party {
     pub async fn rust(url: &str, watchdog: Duration) -> Self {
-        Self::rust_prefixed(url, watchdog, "").await
+        Self::built(url, watchdog, |builder| builder).await
     }
 
-    async fn rust_prefixed(url: &str, watchdog: Duration, prefix: &str) -> Self {
+    async fn built(
+        url: &str,
+        watchdog: Duration,
+        set: impl FnOnce(LockClientBuilder) -> LockClientBuilder,
+    ) -> Self {
         let builder = LockClient::builder()
             .watchdog_timeout(watchdog)
-            .command_timeout(watchdog / 4)
-            .key_prefix(prefix);
-        Client::Rust(builder.connect(url).await.expect("the server answers")).into()
+            .command_timeout(watchdog / 4);
+        let client = set(builder).connect(url).await;
+        Client::Rust(client.expect("the server answers")).into()
     }
 
     /// A client in a JVM, with settings of the peer's `open`.
@@ -122,7 +128,9 @@ impl Party {
     /// One more client of this side, which puts this before the name of each lock.
     pub async fn prefixed(&self, url: &str, watchdog: Duration, prefix: &str) -> Self {
         let prefixed = match &self.client {
-            Client::Rust(_) => Self::rust_prefixed(url, watchdog, prefix).await,
+            Client::Rust(_) => {
+                Self::built(url, watchdog, |builder| builder.key_prefix(prefix)).await
+            }
             Client::Java { peer, .. } => {
                 let settings = [("prefix", prefix.to_owned())];
                 let settings = &settings[usize::from(prefix.is_empty())..];
@@ -135,7 +143,10 @@ impl Party {
     /// One more client of this side, of several servers.
     pub async fn of_several(&self, servers: &Several, watchdog: Duration) -> Self {
         let client = match &self.client {
-            Client::Rust(_) => Self::rust(&servers.rust, watchdog).await,
+            Client::Rust(_) => {
+                let announced = |builder: LockClientBuilder| builder.announce(servers.announce);
+                Self::built(&servers.rust, watchdog, announced).await
+            }
             Client::Java { peer, .. } => {
                 let settings = [(servers.kind, servers.name.clone())];
                 Self::java(peer, &servers.java, watchdog, &settings).await

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::fixture::{Fixture, Messages, QUICK, Scenario, eventually, listen};
 use crate::party::{Fail, Party, Several};
+use redisson_lock::Announce;
 use test_support::{Server, ms};
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -62,6 +63,7 @@ async fn cluster(fixture: &Fixture, watchdog: Duration) -> (Server, [Party; 2]) 
         java: server.url(),
         kind: "cluster",
         name: "true".to_owned(),
+        announce: Announce::Auto,
     };
     let first = fixture.first.of_several(&servers, watchdog).await;
     let second = fixture.second.of_several(&servers, watchdog).await;
