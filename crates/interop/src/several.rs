@@ -142,7 +142,11 @@ impl Field {
                 Servers::Cluster(Cluster::start_with(true, &settings).await)
             }
         };
-        let announce = match OLD.contains(&fixture.version()) {
+        let is_sharded = match &servers {
+            Servers::Cluster(cluster) => knows_sharded(&mut cluster.control(0)),
+            Servers::Sentinels(_) => false,
+        };
+        let announce = match is_sharded && OLD.contains(&fixture.version()) {
             true => Announce::Both,
             false => Announce::Auto,
         };
