@@ -1,7 +1,7 @@
 //! What the tests of this repository and the crate `redisson-lock-test` need of the inside of a
 //! client, with the feature `test-util`. Hidden, and outside of semantic versioning.
 //!
-//! [`Transport`] puts connections of a test in the place of fred's. The functions say what a client
+//! [`Transport`] puts connections of a test in the place of real ones. The functions say what a client
 //! has in its books, and bring about what no network can.
 
 use std::cell::Cell;

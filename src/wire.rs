@@ -4,6 +4,7 @@
 //! Values only, no I/O. No other file of this crate builds such a name. The names are those of Redisson 3.5.5
 //! to 4.7.0 (see `docs/protocol.md`). The unlock message, `0`, is in `lua/` and `redis/link.rs`.
 
+use std::io::Write as _;
 use std::sync::Arc;
 
 use crate::core::Face;
@@ -217,8 +218,19 @@ impl Announce {
 
 /// What Redis has for an owner: the field of a lock hash, or the value of a string lock. `clientId:threadId`.
 pub(crate) fn field(client_id: &str, thread_id: i64) -> Arc<str> {
-    format!("{client_id}:{thread_id}").into()
+    // Each call of a task makes one, and a client's own id leaves room for any number.
+    let mut buffer = [0; FIELD_USUAL];
+    let mut rest = buffer.as_mut_slice();
+    let written = write!(rest, "{client_id}:{thread_id}");
+    let length = FIELD_USUAL - rest.len();
+    let field = std::str::from_utf8(&buffer[..length]);
+    match (written, field) {
+        (Ok(()), Ok(field)) => field.into(),
+        _ => format!("{client_id}:{thread_id}").into(),
+    }
 }
+
+const FIELD_USUAL: usize = 64;
 
 /// Whether a field was written by this client. The part after the colon belongs to the writer and
 /// is not parsed.
@@ -310,6 +322,16 @@ mod tests {
             .expect("valid")
             .channel()
             .to_string()
+    }
+
+    #[test]
+    fn a_field_has_the_client_and_the_thread_however_long_they_are() {
+        for length in [1, 36, 43, 44, 62, 63, 64, 200] {
+            for thread in [0, 7, -1, i64::MAX, i64::MIN] {
+                let client = "c".repeat(length);
+                assert_eq!(*field(&client, thread), format!("{client}:{thread}"));
+            }
+        }
     }
 
     #[test]

@@ -9,7 +9,10 @@ use std::time::Duration;
 use fred::prelude::{Builder, Config, Server};
 use fred::types::config::CredentialProvider;
 use redisson_lock::{Error, LockClient};
-use test_support::{Cluster, Control, SERVICE, Sentinels, TestServer, eventually, ms, tokio};
+use test_support::{
+    Cluster, Control, Events, SERVICE, Sentinels, TestServer, eventually, ms, tokio,
+};
+use tracing::Level;
 
 const USER: &str = "locker";
 
@@ -19,6 +22,7 @@ type Fetched = Result<(Option<String>, Option<String>), fred::error::Error>;
 #[derive(Debug, Default)]
 struct Vault {
     password: Mutex<String>,
+    user: Mutex<String>,
     /// The ports that it was asked for.
     asked_for: Mutex<Vec<u16>>,
     /// No credentials for these.
@@ -30,6 +34,7 @@ impl Vault {
     fn new(password: &str) -> Self {
         Self {
             password: Mutex::new(password.to_owned()),
+            user: Mutex::new(USER.to_owned()),
             ..Self::default()
         }
     }
@@ -62,12 +67,13 @@ impl CredentialProvider for Vault {
         let port = server.map_or(0, |server| server.port);
         self.asked_for.lock().expect("unpoisoned").push(port);
         let password = self.password.lock().expect("unpoisoned").clone();
+        let user = self.user.lock().expect("unpoisoned").clone();
         let given = !self.open.contains(&port);
         Box::pin(async move {
             // A vault is somewhere else.
             tokio::task::yield_now().await;
             Ok(match given {
-                true => (Some(USER.to_owned()), Some(password)),
+                true => (Some(user), Some(password)),
                 false => (None, None),
             })
         })
@@ -79,11 +85,15 @@ impl CredentialProvider for Vault {
 }
 
 fn permit(control: &mut Control, password: &str) {
+    permit_user(control, USER, password);
+}
+
+fn permit_user(control: &mut Control, user: &str, password: &str) {
     let password = format!(">{password}");
     control.run(&[
         "ACL",
         "SETUSER",
-        USER,
+        user,
         "resetpass",
         "on",
         &password,
@@ -174,9 +184,34 @@ async fn a_provider_that_sends_its_password_again_now_and_then_disturbs_nobody()
         guard.expect("free").unlock().await.expect("held");
         assert_eq!(client.stats().reconnects_total, 0, "{nth}");
     }
-    // fred's task for it outlives the connection: an operator is told to do without.
     client.close(Duration::ZERO).await;
     other.close(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn every_connection_gets_the_credentials_of_now_and_keeps_its_own_if_they_are_refused() {
+    let events = Events::of_all_threads();
+    let server = TestServer::new();
+    let mut control = server.control();
+    permit(&mut control, "first");
+    permit_user(&mut control, "successor", "first");
+    let vault = Arc::new(Vault {
+        refresh: Some(ms(20)),
+        ..Vault::new("first")
+    });
+    let client = connect(&server.url(), &vault).await.expect("connected");
+    *vault.user.lock().expect("unpoisoned") = "successor".to_owned();
+    eventually("both connections have the new user", ms(10_000), || {
+        let connections = control.run(&["CLIENT", "LIST"]);
+        connections.matches("user=successor").count() == 2 && !connections.contains(USER)
+    })
+    .await;
+    vault.set("wrong");
+    let refused = "the credentials of a connection could not be renewed";
+    events.comes(Level::WARN, refused).await;
+    locks(&client, "stock:42").await;
+    assert_eq!(client.stats().reconnects_total, 0);
+    client.close(Duration::ZERO).await;
 }
 
 #[tokio::test]

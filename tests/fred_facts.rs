@@ -7,7 +7,7 @@ use std::time::Duration;
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
-use test_support::{Control, Fate, Proxy, Server, eventually, ms, tokio};
+use test_support::{Fate, Proxy, Server, eventually, ms, tokio};
 use tokio::sync::broadcast::error::RecvError;
 
 const COUNT: &str = "return redis.call('incr', KEYS[1])";
@@ -116,29 +116,6 @@ async fn a_timeout_given_as_an_option_of_custom_is_kept() {
     let zero = tokio::time::timeout(ms(300), eval(&client, "k", Duration::ZERO)).await;
     assert!(zero.is_err(), "zero is no timeout");
     proxy.hold_replies(false);
-    let _ = client.quit().await;
-}
-
-#[tokio::test]
-async fn a_command_whose_future_is_dropped_is_executed() {
-    let server = Server::start();
-    let client = client(server.port);
-    client.init().await.expect("connected");
-    let mut future = Box::pin(eval(&client, "k", ms(1000)));
-    let polled = std::future::poll_fn(|context| {
-        std::task::Poll::Ready(future.as_mut().poll(context).is_pending())
-    });
-    assert!(polled.await);
-    drop(future);
-    let mut control = server.control();
-    eventually("executed", ms(2000), || control.run(&["GET", "k"]) == "1").await;
-    drop(eval(&client, "never", ms(1000)));
-    eval(&client, "k", ms(1000)).await.expect("answered");
-    assert_eq!(
-        control.run(&["EXISTS", "never"]),
-        "0",
-        "a future that was never polled sends nothing"
-    );
     let _ = client.quit().await;
 }
 
@@ -271,105 +248,6 @@ async fn with_one_attempt_a_lost_reply_is_an_error_and_not_a_repetition() {
         .await
         .expect_err("its reply is lost");
     assert_eq!(server.control().run(&["GET", "k"]), "1");
-    let _ = client.quit().await;
-}
-
-/// Sends a command that is refused with `error` and, while it is under way, another: what both are
-/// told.
-async fn one_refused_beside_another(
-    client: &Client,
-    proxy: &Proxy,
-    control: &mut Control,
-    error: &str,
-) -> [Result<Value, Error>; 2] {
-    control.run(&["DEL", "k"]);
-    proxy.hold_replies(true);
-    let command = CustomCommand::new_static("EVAL", None::<u16>, false);
-    let args: Vec<Value> = vec![
-        "return redis.error_reply(ARGV[1])".into(),
-        0.into(),
-        error.into(),
-    ];
-    let patience = options(ms(3000));
-    let with_options = client.with_options(&patience);
-    let refused = with_options.custom(command, args);
-    let (refused, neighbour, ()) = tokio::join!(refused, eval(client, "k", ms(3000)), async {
-        eventually("both executed", ms(2000), || {
-            control.run(&["GET", "k"]) == "1"
-        })
-        .await;
-        proxy.hold_replies(false);
-    });
-    [refused, neighbour]
-}
-
-#[tokio::test]
-async fn one_fatal_refusal_is_told_to_every_command_under_way_and_ends_the_connection() {
-    let server = Server::start();
-    let mut control = server.control();
-    let proxy = Proxy::start(server.port).await;
-    let fatal = [
-        ("CLUSTERDOWN The cluster is down", false),
-        ("NOAUTH Authentication required.", true),
-        ("WRONGPASS invalid username-password pair", true),
-    ];
-    for (error, on_auth_error) in fatal {
-        let mut builder =
-            Builder::from_config(Config::from_url(&proxy.url()).expect("a valid address"));
-        builder.with_connection_config(|connection| {
-            connection.max_command_attempts = 1;
-            connection.reconnect_on_auth_error = on_auth_error;
-        });
-        let client = builder.build().expect("valid settings");
-        let task = client.init().await.expect("connected");
-        let told = one_refused_beside_another(&client, &proxy, &mut control, error).await;
-        for answer in told {
-            assert_eq!(answer.expect_err(error).details(), error, "told to both");
-        }
-        assert_eq!(
-            control.run(&["GET", "k"]),
-            "1",
-            "the other was executed, and told that it was refused"
-        );
-        let ended = tokio::time::timeout(ms(3000), task).await;
-        assert_eq!(
-            ended
-                .expect(error)
-                .expect("no panic")
-                .expect_err(error)
-                .details(),
-            error
-        );
-    }
-}
-
-#[tokio::test]
-async fn any_other_refusal_is_told_to_its_own_command_and_the_connection_goes_on() {
-    let server = Server::start();
-    let mut control = server.control();
-    let proxy = Proxy::start(server.port).await;
-    let client = client(proxy.port);
-    let task = client.init().await.expect("connected");
-    let harmless = [
-        "NOAUTH Authentication required.",
-        "WRONGPASS invalid username-password pair",
-        "READONLY You can't write against a read only replica.",
-        "LOADING Redis is loading the dataset in memory",
-        "MASTERDOWN Link with MASTER is down",
-        "BUSY Redis is busy running a script.",
-        "NOREPLICAS Not enough good replicas to write.",
-        "MOVED 1 127.0.0.1:1",
-        "ASK 1 127.0.0.1:1",
-        "TRYAGAIN Multiple keys request during rehashing of slot",
-        "ERR upstream failure",
-    ];
-    for error in harmless {
-        let [refused, neighbour] =
-            one_refused_beside_another(&client, &proxy, &mut control, error).await;
-        assert_eq!(refused.expect_err(error).details(), error);
-        assert_eq!(neighbour.expect(error), Value::Integer(1));
-    }
-    assert!(!task.is_finished());
     let _ = client.quit().await;
 }
 

@@ -1,14 +1,9 @@
 //! A name behind which the server changes: it stops being the primary, or its credentials change.
 
-use std::future::Future;
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, RefusedKind};
-use test_support::{
-    ACQUIRE, Fate, ProxiedPair, Proxy, Server, TestServer, eventually, is_script, ms, stalls,
-    tokio, within,
-};
+use test_support::{Proxy, Server, TestServer, eventually, ms, stalls, tokio, within};
 
 /// A primary and its replica, in step, and a name that leads to the primary.
 async fn primary_and_replica() -> (TestServer, Server, Proxy) {
@@ -226,25 +221,6 @@ async fn after_a_change_of_the_password_calls_say_so() {
     })
     .await;
     server.finish([client]).await;
-}
-
-/// The limit of its question was over by then, and none at all.
-#[tokio::test]
-async fn a_refusal_that_is_looked_at_late_is_not_asked_about_for_ever() {
-    let pair = ProxiedPair::with(|builder| builder.command_timeout(ms(300))).await;
-    let refusal = "-READONLY You can't write against a read only replica.";
-    pair.proxy
-        .rule(Fate::Instead(refusal), 1, |words| is_script(words, ACQUIRE));
-    pair.proxy.rule(Fate::Silence, 1, |words| words == ["PING"]);
-    let lock = pair.ours.lock("a");
-    let mut call = Box::pin(lock.try_lock());
-    let polled = std::future::poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
-    assert!(polled.is_pending());
-    // Its answer comes, and nobody polls for it.
-    tokio::time::sleep(ms(400)).await;
-    let ended = within(ms(3000), call).await.expect("it ends");
-    assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
-    pair.finish().await;
 }
 
 #[tokio::test]

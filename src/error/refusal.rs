@@ -8,7 +8,7 @@ use super::refused::RefusedKind::{
 };
 use RefusalKind::{
     Known, NoClusterNode, NoPassword, NoScript, NoSuchPrimary, NotCompiled, NotExecuted,
-    ProtectedMode, TryAgain, WrongPassword,
+    PasswordNotWanted, ProtectedMode, TryAgain, WrongPassword,
 };
 
 /// What a refusal means for the client.
@@ -35,6 +35,8 @@ pub(crate) enum RefusalKind {
     /// The server wants a password and got none.
     NoPassword,
     WrongPassword,
+    /// It got one and wants none.
+    PasswordNotWanted,
     NoPermission(Denied),
     /// The script may run, and a command that it calls may not.
     NoPermissionInScript(Denied),
@@ -120,8 +122,8 @@ impl RefusalKind {
         matches!(self, Self::Known(ReadOnly | MasterDown))
     }
 
-    /// Whether a client library may end the connection because of this error.
-    pub(crate) fn may_end_the_connection(&self) -> bool {
+    /// Whether the state of the server or of the connection is the reason, and not the command.
+    pub(crate) fn is_of_the_server(&self) -> bool {
         match self {
             Self::NoPassword | Self::WrongPassword => true,
             Self::Known(kind) => matches!(
@@ -211,7 +213,7 @@ pub(crate) fn missing_channel(channel: &str, is_of_each_owner: bool) -> String {
     format!("&{}{owners}", pattern_of(channel))
 }
 
-static KINDS: [(&str, RefusalKind); 23] = [
+static KINDS: [(&str, RefusalKind); 25] = [
     ("READONLY", Known(ReadOnly)),
     ("OOM", Known(OutOfMemory)),
     ("NOREPLICAS", Known(NotEnoughReplicas)),
@@ -226,6 +228,15 @@ static KINDS: [(&str, RefusalKind); 23] = [
     ("NOAUTH", NoPassword),
     ("WRONGPASS", WrongPassword),
     ("ERR invalid password", WrongPassword),
+    // Since 6.0, and before.
+    (
+        "ERR AUTH <password> called without any password configured",
+        PasswordNotWanted,
+    ),
+    (
+        "ERR Client sent AUTH, but no password is set",
+        PasswordNotWanted,
+    ),
     ("ERR AUTH", WrongPassword),
     ("ERR max number of clients", Known(TooManyClients)),
     ("ERR DB index is out of range", Known(NoSuchDatabase)),

@@ -107,7 +107,7 @@ impl Value {
         match reply {
             Reply::Nil => Self::Nil,
             Reply::Number(number) => Self::Int(number),
-            Reply::Text(text) | Reply::Other(text) => Self::Text(text),
+            Reply::Text(text) => Self::Text(text),
             Reply::Bytes(bytes) => Self::Bytes(bytes.to_vec()),
             Reply::List(items) => Self::List(items.into_iter().map(Self::read).collect()),
         }

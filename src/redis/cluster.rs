@@ -24,7 +24,7 @@ use super::probe;
 use super::seeds::{self, Answer};
 use super::settings::{Expected, Settings};
 use super::slots::{self, Range};
-use super::transport::{Arg, BoxFuture, ConnectionError, Role};
+use super::transport::{Arg, BoxFuture, ConnectionError};
 use crate::error::{Denied, Error, RefusalKind};
 use crate::runtime::event;
 use crate::wire::Announce;
@@ -374,7 +374,7 @@ fn failed(order: &[&Address], mut problems: Vec<(Address, ConnectionError)>) -> 
 /// Asks a node over a connection of its own.
 async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answer<SlotReport> {
     let asking = async {
-        let (connection, task) = Connection::open(&settings, Role::Commands).await?;
+        let (connection, task) = Connection::open(&settings).await?;
         let (epoch, ranges) = report(&connection, &address, time_limit).await?;
         let id = probe::node_id(&connection, &address, time_limit).await?;
         let source = Source {

@@ -4,7 +4,7 @@ use super::Route;
 use super::connection::Connection;
 use super::endpoint::ServerId;
 use super::probe;
-use super::transport::{ConnectionError, Role};
+use super::transport::ConnectionError;
 use crate::error::{Error, Operation};
 
 /// The process of a server, and one of its databases.
@@ -28,7 +28,7 @@ impl Route<'_> {
         let doing = Operation::Acquiring;
         let settings = self.settings_for(doing)?;
         let failed = |problem: ConnectionError| problem.into_error(doing, &settings.address);
-        let opened = Connection::open(&settings.for_questions(), Role::Commands).await;
+        let opened = Connection::open(&settings.for_questions()).await;
         let (connection, _task) = opened.map_err(failed)?;
         let asked = probe::run_id(&connection, settings.command_timeout).await;
         let location = |server| Location {

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,7 +14,7 @@ use super::answers::{Answers, Expected, Misfit, Misfits};
 use super::call::{Call, OUTDATED};
 use super::connection::Connection;
 use super::fence::Identity;
-use super::transport::{Arg, BoxFuture, ConnectionError, NO_LIMIT, Reply};
+use super::transport::{Arg, Args, BoxFuture, ConnectionError, Reply};
 use crate::error::{Cause, RefusalKind};
 use crate::runtime::event;
 use crate::wire::Announce;
@@ -50,7 +49,9 @@ pub(crate) struct Link {
 pub(crate) enum SendError {
     /// It was never handed over, so it is not executed.
     NotSent(Box<Cause>),
-    /// Not handed over either: the server refuses the connection with this error.
+    /// Handed over, and nothing of it was written before the connection ended or the time was over: it is not executed.
+    Unwritten(Box<Cause>),
+    /// Not handed over: the server refuses the connection with this error.
     NotAccepted(Box<Cause>),
     /// It may have been executed, and until the fence it may still be.
     Unknown(Box<Cause>),
@@ -174,7 +175,7 @@ impl Link {
             Words::Name => call.script.sha_word(),
             Words::Text | Words::TextAsking => call.script.source_word(),
         };
-        let mut args = SmallVec::<[Arg; 8]>::new();
+        let mut args = Args::new();
         args.extend([script, Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
@@ -182,9 +183,9 @@ impl Link {
         // this future.
         sent.store(true, Ordering::Release);
         let reply = match words {
-            Words::Name => self.connection.command("EVALSHA", &args, NO_LIMIT),
-            Words::Text => self.connection.command("EVAL", &args, NO_LIMIT),
-            Words::TextAsking => self.connection.asking("EVAL", &args, NO_LIMIT),
+            Words::Name => self.connection.send("EVALSHA", args, limit.until),
+            Words::Text => self.connection.send("EVAL", args, limit.until),
+            Words::TextAsking => self.connection.asking("EVAL", args, limit.until),
         };
         match self
             .exchange(reply, expected(words, call), sent_at, limit)
@@ -192,20 +193,14 @@ impl Link {
         {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(refusal)) => {
-                let fatal = refusal.kind.may_end_the_connection();
                 let is_misplaced = refusal.kind.is_misplaced();
                 let source = Cause::refused(&self.server, refusal.kind, refusal.text);
-                // A client library that ends a connection because of such an error returns the same
-                // error for every command in flight on it, executed or not. If the connection is
-                // still alive, the error was meant for this command.
-                if fatal && !self.is_alive(limit).await {
-                    return Err(SendError::Unknown(source));
-                }
                 if is_misplaced {
                     self.note_misplaced();
                 }
                 Err(SendError::Refused(source))
             }
+            Err(ConnectionError::NotSent { why, .. }) => Err(SendError::Unwritten(self.cause(why))),
             Err(problem) => Err(self.unknown(problem)),
         }
     }
@@ -243,9 +238,11 @@ impl Link {
             Ok(_) | Err(ConnectionError::Refused(_)) => {
                 self.note_reply();
             }
-            Err(
-                ConnectionError::Timeout(_) | ConnectionError::Lost(_) | ConnectionError::NoSockets,
-            ) => {
+            // The connection may still answer other commands.
+            Err(ConnectionError::NotSent {
+                has_ended: false, ..
+            }) => {}
+            Err(_) => {
                 // A resend on it would be lost too.
                 self.end();
             }
@@ -316,8 +313,8 @@ impl Link {
         limit: Limit,
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
-        let words = [Arg::Number(replicas.into()), Arg::Number(within)];
-        let reply = self.connection.command("WAIT", &words, NO_LIMIT);
+        let words = Args::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
+        let reply = self.connection.send("WAIT", words, limit.until);
         let expected = Expected::of("WAIT", is_number);
         match self.exchange(reply, expected, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
@@ -338,8 +335,9 @@ impl Link {
             _ => &["SPUBLISH"],
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
+        let words = Args::from_iter(words);
         for way in ways {
-            let reply = self.connection.command(way, &words, NO_LIMIT);
+            let reply = self.connection.send(way, words.clone(), limit.until);
             let expected = Expected::of(way, is_number);
             let announced = self.exchange(reply, expected, Instant::now(), limit);
             if let Err(problem) = announced.await {
@@ -351,7 +349,7 @@ impl Link {
     /// Waits for an answer to a command that does nothing. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let reply = self.connection.command("PING", &[], NO_LIMIT);
+        let reply = self.connection.send("PING", Args::new(), limit.until);
         let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
         match self.exchange(reply, expected, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
@@ -361,11 +359,6 @@ impl Link {
 
     fn unknown(&self, problem: ConnectionError) -> SendError {
         SendError::Unknown(problem.into_cause(&self.server))
-    }
-
-    /// Whether the connection still answers. A refusal is an answer.
-    async fn is_alive(&self, limit: Limit) -> bool {
-        self.ping(limit).await.is_ok()
     }
 }
 

@@ -10,10 +10,10 @@ use std::task::Poll;
 
 use super::Route;
 use super::call::Script;
-use super::connection::{Connection, Task};
+use super::connection::{Channels, Connection, Task};
 use super::fence;
 use super::settings::{Kind, Settings};
-use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply, Role};
+use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
 use crate::kind::LockKind;
 use crate::wire::{Announce, LockName};
@@ -276,7 +276,7 @@ struct Asked<'a> {
 impl Asked<'_> {
     /// Asks all at the same time: that takes one round trip.
     async fn commands(&mut self, questions: Vec<Question>) -> Result<(), Error> {
-        let (connection, _task) = self.open(Role::Commands).await?;
+        let (connection, _task) = self.open().await?;
         let timeout = self.settings.command_timeout;
         let send = |question: &Question| connection.command(question.name, &question.args, timeout);
         let answers = all(questions.iter().map(send).collect()).await;
@@ -289,7 +289,7 @@ impl Asked<'_> {
     /// Asks for a change of the channels. After a refusal the answers of a connection are out of step, so each has a
     /// connection of its own.
     async fn change(&mut self, permission: &'static str, change: Change) -> Result<(), Error> {
-        let (connection, _task) = self.open(Role::Messages).await?;
+        let (connection, _task) = self.open_channels().await?;
         let timeout = self.settings.command_timeout;
         let answer = connection.barrier(change, "redisson-lock".to_owned(), timeout);
         self.note_before_ping(permission, answer.await.map(Reply::Text))
@@ -298,23 +298,22 @@ impl Asked<'_> {
     async fn sharded_channel(&mut self) -> Result<(), Error> {
         let channels = [Arc::clone(&self.channel)];
         let timeout = self.settings.command_timeout;
-        let (connection, _task) = self.open(Role::Messages).await?;
+        let (connection, _task) = self.open_channels().await?;
         for answer in connection.subscribe_sharded(&channels, timeout).await {
             self.note("+ssubscribe", answer.map(Reply::Number))?;
         }
-        let (connection, _task) = self.open(Role::Commands).await?;
+        let (connection, _task) = self.open().await?;
         let unsubscribe = connection.command("SUNSUBSCRIBE", &channels.map(Arg::Text), timeout);
-        // fred drops the answer, and takes the one to the PING for it.
-        let answer = tokio::select! {
-            biased;
-            answer = unsubscribe => answer,
-            answer = connection.command("PING", &[], timeout) => answer,
-        };
-        self.note_before_ping("+sunsubscribe", answer)
+        self.note("+sunsubscribe", unsubscribe.await)
     }
 
-    async fn open(&self, role: Role) -> Result<(Connection, Task), Error> {
-        let opened = Connection::open(&self.settings, role).await;
+    async fn open(&self) -> Result<(Connection, Task), Error> {
+        let opened = Connection::open(&self.settings).await;
+        opened.map_err(|problem| self.failed(problem))
+    }
+
+    async fn open_channels(&self) -> Result<(Channels, Task), Error> {
+        let opened = Channels::open(&self.settings).await;
         opened.map_err(|problem| self.failed(problem))
     }
 
@@ -338,10 +337,8 @@ impl Asked<'_> {
     ) -> Result<(), Error> {
         let refusal = match answer {
             Ok(_) => return Ok(()),
-            Err(ConnectionError::Refused(refusal)) if !refusal.kind.may_end_the_connection() => {
-                refusal
-            }
-            // What ends the connection was said to everything on it.
+            Err(ConnectionError::Refused(refusal)) if !refusal.kind.is_of_the_server() => refusal,
+            // It says nothing about the permission.
             Err(problem) => return Err(self.failed(problem)),
         };
         // Any other refusal comes after the permissions.

@@ -17,12 +17,12 @@ use tokio::time::Instant;
 
 use super::address::Address;
 use super::backoff::Backoff;
-use super::connection::{Connection, Failed, Task};
+use super::connection::{Channels, Connection, Failed, Task};
 use super::endpoint::ServerId;
 use super::map::{Map, Table};
 use super::seeds::{self, Answer};
 use super::settings::Settings;
-use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply, Role};
+use super::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply};
 use crate::error::{Error, RefusalKind};
 use crate::runtime::event;
 
@@ -82,7 +82,7 @@ impl Sentinels {
     async fn first(&self, address: Address) -> Answer<Report> {
         let asking = async {
             let settings = self.settings.at_sentinel(&address);
-            let (connection, _task) = Connection::open(&settings, Role::Commands).await?;
+            let (connection, _task) = Connection::open(&settings).await?;
             self.query(&connection, &address).await
         };
         let asked = tokio::time::timeout(self.settings.command_timeout, asking).await;
@@ -134,7 +134,7 @@ impl Sentinels {
         let mut backoff = Backoff::new(settings.is_scattered());
         let mut learn_at = Instant::now();
         loop {
-            let problem = match Connection::open(&settings, Role::Commands).await {
+            let problem = match Connection::open(&settings).await {
                 Ok((connection, _task)) => loop {
                     match self.query(&connection, address).await {
                         Ok(report) => {
@@ -261,9 +261,9 @@ impl Sentinels {
         }
     }
 
-    async fn subscribed(&self, address: &Address) -> Result<(Connection, Task), ConnectionError> {
+    async fn subscribed(&self, address: &Address) -> Result<(Channels, Task), ConnectionError> {
         let settings = self.settings.at_sentinel(address);
-        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
+        let (connection, task) = Channels::open(&settings).await?;
         let change = Change::Subscribe(vec!["+switch-master".into()]);
         let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
         confirmed.await?;
@@ -272,7 +272,7 @@ impl Sentinels {
 }
 
 /// Returns when the connection is gone.
-async fn hear(map: &Map, connection: &Connection, mut task: Task) {
+async fn hear(map: &Map, connection: &Channels, mut task: Task) {
     let mut messages = connection.messages();
     loop {
         tokio::select! {

@@ -17,15 +17,20 @@ use fred::types::config::{
 };
 
 use super::address::Address;
-use super::transport::Role;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
+use super::transport::{Arg, Args, ConnectionError};
 use crate::error::Error;
 use crate::wire::Announce;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub(crate) use url::Credentials;
 use url::{Given, invalid, parse};
+#[cfg(feature = "tls-rustls")]
+use {
+    fred::types::config::TlsConnector, rustls::pki_types::ServerName,
+    tokio_rustls::TlsConnector as RustlsConnector,
+};
 
 /// Without the feature there are no such settings.
 #[cfg(not(feature = "tls-rustls"))]
@@ -121,7 +126,7 @@ impl Settings {
     }
 
     pub(crate) fn with_client_name(self, name: Option<&str>) -> Self {
-        let client_name = name.map(Into::into);
+        let client_name = name.map(Into::into).or_else(|| self.client_name.clone());
         Self {
             client_name,
             ..self
@@ -180,12 +185,11 @@ impl Settings {
                 problem: "a fred client has its own settings of TLS: make them there".to_owned(),
             });
         }
-        Self::new(
-            client.client_config(),
-            client.connection_config(),
-            command_timeout,
-            fence,
-        )
+        let given = client.connection_config();
+        let settings = Self::new(client.client_config(), given, command_timeout, fence)?;
+        // fred's name of it: it has to be known which program has a connection.
+        let own_name = given.auto_client_setname.then_some(client.id());
+        Ok(settings.with_client_name(own_name))
     }
 
     /// The user chooses the server and the credentials. Everything else starts from fred's
@@ -211,6 +215,7 @@ impl Settings {
         if matches!(kind, Kind::Cluster(_)) && config.database.is_some_and(|number| number != 0) {
             return Err(invalid("a cluster has one database, number 0"));
         }
+        refuse_other_tls(&config)?;
         config.fail_fast = true;
         config.blocking = Blocking::Block;
         // The codec of the newer one ends the connection at values that a script may return.
@@ -236,13 +241,12 @@ impl Settings {
             },
             // With it one refusal is reported to every command in flight, executed or not.
             reconnect_on_auth_error: false,
-            auto_client_setname: given.auto_client_setname,
             tcp,
             ..ConnectionConfig::default()
         };
         let performance = PerformanceConfig {
             default_command_timeout: command_timeout,
-            broadcast_channel_capacity: 32,
+            broadcast_channel_capacity: MESSAGES_BUFFERED,
             ..PerformanceConfig::default()
         };
         let server = Server {
@@ -289,10 +293,7 @@ impl Settings {
 
     /// The same without what a user may lack the permission for.
     pub(super) fn for_questions(&self) -> Self {
-        let settings = self.with_server(|server| {
-            server.config.database = None;
-            server.connection.auto_client_setname = false;
-        });
+        let settings = self.with_server(|server| server.config.database = None);
         Self {
             client_name: None,
             ..settings
@@ -338,19 +339,123 @@ impl Settings {
 
 impl Server {
     /// A client for one connection: no reconnect policy, so that its task ends with the connection.
-    pub(super) fn client(&self, role: Role) -> Result<Client, fred::error::Error> {
-        let mut performance = self.performance.clone();
-        if role == Role::Messages {
-            performance.broadcast_channel_capacity = MESSAGES_BUFFERED;
-        }
+    pub(super) fn client(&self) -> Result<Client, fred::error::Error> {
         let config = self.config.clone();
         #[cfg(feature = "tls-rustls")]
         let config = tls::with_name(config, &self.first_host);
         let mut builder = Builder::from_config(config);
         builder
             .set_connection_config(self.connection.clone())
-            .set_performance_config(performance);
+            .set_performance_config(self.performance.clone());
         builder.build()
+    }
+}
+
+/// Where a server listens.
+pub(super) enum Place<'a> {
+    Tcp(&'a str, u16),
+    #[cfg(unix)]
+    Unix(&'a std::path::Path),
+}
+
+/// Settings of a socket.
+pub(super) struct Socket {
+    pub(super) ttl: Option<u32>,
+    pub(super) keepalive: Option<TcpKeepalive>,
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    pub(super) user_timeout: Option<Duration>,
+}
+
+/// For the connection that carries commands, which is not fred's.
+impl Server {
+    pub(super) fn place(&self) -> Result<Place<'_>, ConnectionError> {
+        match &self.config.server {
+            #[cfg(unix)]
+            ServerConfig::Unix { path } => Ok(Place::Unix(path)),
+            ServerConfig::Centralized { server } => {
+                let host = server.host.trim_start_matches('[').trim_end_matches(']');
+                Ok(Place::Tcp(host, server.port))
+            }
+            _ => Err(ConnectionError::Lost(
+                "it is not the address of one server".to_owned(),
+            )),
+        }
+    }
+
+    pub(super) fn socket(&self) -> Socket {
+        let tcp = &self.connection.tcp;
+        Socket {
+            ttl: tcp.ttl,
+            keepalive: tcp.keepalive.clone(),
+            #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+            user_timeout: tcp.user_timeout,
+        }
+    }
+
+    pub(super) fn database(&self) -> Option<u8> {
+        self.config.database
+    }
+
+    pub(super) fn command_timeout(&self) -> Duration {
+        self.connection.internal_command_timeout
+    }
+
+    /// After what time the credentials are asked for again.
+    pub(super) fn refresh_interval(&self) -> Option<Duration> {
+        let provider = self.config.credential_provider.as_ref();
+        provider.and_then(|provider| provider.refresh_interval())
+    }
+
+    /// The words of AUTH, from the provider if there is one.
+    pub(super) async fn credentials(&self) -> Result<Option<Args>, ConnectionError> {
+        let config = &self.config;
+        let (user, password) = match &config.credential_provider {
+            Some(provider) => provider.fetch(config.server.hosts().first()).await?,
+            None => (config.username.clone(), config.password.clone()),
+        };
+        let text = |text: String| Arg::Text(text.into());
+        Ok(password.map(|password| user.into_iter().chain([password]).map(text).collect()))
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    pub(super) fn tls(
+        &self,
+    ) -> Result<Option<(RustlsConnector, ServerName<'static>)>, ConnectionError> {
+        let config = tls::with_name(self.config.clone(), &self.first_host);
+        let (Some(tls), ServerConfig::Centralized { server }) = (config.tls, config.server) else {
+            return Ok(None);
+        };
+        let name = server.tls_server_name.unwrap_or(server.host);
+        let name = ServerName::try_from(name.to_string());
+        let name = name.map_err(|_| ConnectionError::Lost("InvalidDnsName".to_owned()))?;
+        match tls.connector {
+            TlsConnector::Rustls(connector) => Ok(Some((connector, name))),
+            // Refused when the client was built.
+            #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Commands go over rustls alone.
+fn refuse_other_tls(config: &Config) -> Result<(), Error> {
+    let refused = |problem: &str| {
+        Err(Error::InvalidConfig {
+            what: "tls",
+            problem: problem.to_owned(),
+        })
+    };
+    #[cfg(feature = "tls-rustls")]
+    match config.tls.as_ref().map(|tls| &tls.connector) {
+        None | Some(TlsConnector::Rustls(_)) => Ok(()),
+        // Another crate has fred built with it.
+        #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
+        Some(_) => refused("the fred client uses native-tls: give it a connector of rustls"),
+    }
+    #[cfg(not(feature = "tls-rustls"))]
+    match config.uses_tls() {
+        false => Ok(()),
+        true => refused(url::NO_TLS),
     }
 }
 

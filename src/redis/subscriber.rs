@@ -20,10 +20,10 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
-use super::connection::{Connection, Failed, Messages, Task};
+use super::connection::{Channels, Failed, Messages, Task};
 use super::map::Map;
 use super::settings::Settings;
-use super::transport::{Change, ConnectionError, PubSubEvent, Role};
+use super::transport::{Change, ConnectionError, PubSubEvent};
 use crate::error::{Cause, Error, RefusalKind};
 use crate::runtime::{event, sleep_until};
 use crate::wait::Subscriptions;
@@ -55,7 +55,7 @@ struct Actor {
 /// One connection of the subscriber.
 struct Session {
     server: Arc<str>,
-    connection: Connection,
+    connection: Channels,
     messages: Messages,
     task: Task,
 }
@@ -226,7 +226,7 @@ enum End {
 
 impl Session {
     async fn open(settings: &Settings) -> Result<Self, ConnectionError> {
-        let (connection, task) = Connection::open(settings, Role::Messages).await?;
+        let (connection, task) = Channels::open(settings).await?;
         let messages = connection.messages();
         Ok(Self {
             server: Arc::clone(&settings.address),
@@ -241,7 +241,7 @@ impl Session {
 struct ChannelWorker<'a> {
     actor: &'a Actor,
     server: &'a Arc<str>,
-    connection: &'a Connection,
+    connection: &'a Channels,
     /// A barrier was answered.
     served: AtomicBool,
     /// When the barrier under way was sent.
@@ -390,7 +390,11 @@ impl ChannelWorker<'_> {
                 refusal.kind,
                 refusal.text,
             ))),
-            Ok(Err(ConnectionError::Lost(_) | ConnectionError::NoSockets)) => Err(OutOfStep(None)),
+            Ok(Err(
+                ConnectionError::NotSent { .. }
+                | ConnectionError::Lost(_)
+                | ConnectionError::NoSockets,
+            )) => Err(OutOfStep(None)),
             // If it was slow rather than dead, its successor gets more time.
             Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
                 actor.slow.store(true, Ordering::Relaxed);

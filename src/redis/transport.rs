@@ -1,5 +1,5 @@
 //! What passes over a connection, whichever library makes it: words, replies, errors, messages. And the seam
-//! through which a test puts connections of its own in the place of fred's.
+//! through which a test puts connections of its own in the place of real ones.
 
 #![cfg_attr(
     not(feature = "test-util"),
@@ -13,7 +13,10 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+#[cfg(feature = "test-util")]
 use std::time::Duration;
+
+use smallvec::SmallVec;
 
 use crate::error::{self, Cause, Error, Operation, RefusalKind};
 
@@ -30,6 +33,9 @@ pub enum Arg {
     Number(i64),
 }
 
+/// The words of a command: as many as most have.
+pub(crate) type Args = SmallVec<[Arg; 8]>;
+
 /// What a command answered.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
@@ -43,8 +49,6 @@ pub enum Reply {
     Bytes(Arc<[u8]>),
     /// Several of them.
     List(Vec<Self>),
-    /// What no script of this crate answers, for an error message.
-    Other(String),
 }
 
 impl Reply {
@@ -53,7 +57,7 @@ impl Reply {
         match self {
             Self::Text(text) => Some(text.as_bytes().into()),
             Self::Bytes(bytes) => Some(Arc::clone(bytes)),
-            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => None,
+            Self::Nil | Self::Number(_) | Self::List(_) => None,
         }
     }
 
@@ -62,9 +66,7 @@ impl Reply {
         match self {
             Self::Text(text) => Ok(Some(text)),
             Self::Bytes(_) => Ok(None),
-            Self::Nil | Self::Number(_) | Self::List(_) | Self::Other(_) => {
-                Err(ConnectionError::out_of_step())
-            }
+            Self::Nil | Self::Number(_) | Self::List(_) => Err(ConnectionError::out_of_step()),
         }
     }
 
@@ -75,7 +77,6 @@ impl Reply {
             Self::Number(_) => "a number",
             Self::Text(_) | Self::Bytes(_) => "a text",
             Self::List(_) => "a list",
-            Self::Other(_) => "of another type",
         }
     }
 
@@ -90,18 +91,19 @@ impl Reply {
                 let items: Vec<_> = items.iter().take(8).map(Self::shown).collect();
                 format!("[{}]", items.join(", "))
             }
-            Self::Other(text) => text.clone(),
         })
     }
 }
 
-/// As the timeout of a command: it waits for its reply as long as the connection lives.
+/// As the timeout of a command over a test's connection: it waits for its reply as long as the connection lives.
+#[cfg(feature = "test-util")]
 pub(crate) const NO_LIMIT: Duration = Duration::MAX;
 
 /// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a connection is for.
+/// What a connection of a test is for.
+#[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Scripts, and what replaces connections.
@@ -145,6 +147,13 @@ pub struct Refusal {
 pub enum ConnectionError {
     /// The server refused.
     Refused(Box<Refusal>),
+    /// Nothing of it was written, and nothing will be.
+    NotSent {
+        /// What came before.
+        why: String,
+        /// That was the end of the connection.
+        has_ended: bool,
+    },
     /// No answer in time.
     Timeout(String),
     /// The connection is gone, or was never there.
@@ -186,7 +195,9 @@ impl ConnectionError {
     pub(crate) fn into_cause(self, server: &Arc<str>) -> Box<Cause> {
         match self {
             Self::Refused(refusal) => Cause::refused(server, refusal.kind, refusal.text),
-            Self::Timeout(text) | Self::Lost(text) => Cause::at(server, text),
+            Self::NotSent { why: text, .. } | Self::Timeout(text) | Self::Lost(text) => {
+                Cause::at(server, text)
+            }
             Self::NoSockets => Cause::at(server, self.to_string()),
         }
     }
@@ -196,23 +207,21 @@ impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused(refusal) => &refusal.text,
-            Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NotSent { why: text, .. } | Self::Timeout(text) | Self::Lost(text) => text,
             Self::NoSockets => "the runtime has no sockets",
         })
     }
 }
 
-/// The answer; `None` if the server has no such command, or no permission for it. After any other error the command
-/// may not even have arrived: one that ends a connection is the reply to every command in flight on it. Taken for a
-/// missing permission, it would let the next connection be used beside what is left of the previous one.
+/// The answer; `None` if the server has no such command, or no permission for it. A server that cannot serve at present
+/// has said nothing about the command: taken for a missing permission, it would let the next connection be used beside
+/// what is left of the previous one.
 pub(super) fn permitted(
     answer: Result<Reply, ConnectionError>,
 ) -> Result<Option<Reply>, ConnectionError> {
     match answer {
         Ok(reply) => Ok(Some(reply)),
-        Err(ConnectionError::Refused(refusal)) if !refusal.kind.may_end_the_connection() => {
-            Ok(None)
-        }
+        Err(ConnectionError::Refused(refusal)) if !refusal.kind.is_of_the_server() => Ok(None),
         Err(problem) => Err(problem),
     }
 }

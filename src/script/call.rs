@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::refused::refused;
-use crate::error::{Cause, Error, Operation, RefusalKind, RefusedKind};
+use crate::error::{Cause, Error, Operation};
 use crate::redis::{Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError};
 
 /// A reply, with what is needed to judge it.
@@ -96,26 +96,15 @@ async fn repeat<T: 'static>(
             Ok(received) => return answered(&call, received),
             Err(error) => error,
         };
-        let source = match error {
-            SendError::Unknown(source) => {
-                repeated = true;
-                source
-            }
-            error => return Err(final_error(Some(&call), while_doing, error, repeated)),
-        };
-        // No send is spent on a cluster that is about to change.
-        let again = Instant::now() + CLUSTER_IS_DOWN;
-        let is_down = source.refusal == Some(CLUSTER_DOWN) && again < limit.until;
-        if !is_down && (nth == retry.sends || limit.until <= Instant::now()) {
-            return Err(CallError {
-                error: Error::no_answer(while_doing, source),
-                maybe_executed: true,
-            });
+        match &error {
+            SendError::Unknown(_) => repeated = true,
+            SendError::Unwritten(_) => {}
+            _ => return Err(final_error(Some(&call), while_doing, error, repeated)),
         }
-        match is_down {
-            true => tokio::time::sleep_until(again).await,
-            false => nth += 1,
+        if nth == retry.sends || limit.until <= Instant::now() {
+            return Err(final_error(Some(&call), while_doing, error, repeated));
         }
+        nth += 1;
     }
 }
 
@@ -185,12 +174,6 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallErro
     }
 }
 
-const CLUSTER_DOWN: RefusalKind = RefusalKind::Known(RefusedKind::ClusterDown);
-
-/// Between two sends to a cluster that does not serve a slot at the moment. The client library ends a
-/// connection with that answer, so it may have been meant for another command.
-const CLUSTER_IS_DOWN: Duration = Duration::from_millis(100);
-
 /// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
 fn final_error<T>(
     call: Option<&Call<T>>,
@@ -241,9 +224,10 @@ pub(crate) fn send_error(error: SendError, while_doing: Operation) -> Error {
         }
         SendError::Closed => Error::Closed,
         SendError::NoRuntime => Error::NoRuntime,
-        SendError::NotSent(source) | SendError::Unknown(source) | SendError::Refused(source) => {
-            Error::no_answer(while_doing, source)
-        }
+        SendError::NotSent(source)
+        | SendError::Unwritten(source)
+        | SendError::Unknown(source)
+        | SendError::Refused(source) => Error::no_answer(while_doing, source),
     }
 }
 
@@ -253,6 +237,7 @@ const KEYS_SHOWN: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::RefusalKind;
 
     /// A connection that is not accepted says nothing about what was sent on the one before it.
     #[test]

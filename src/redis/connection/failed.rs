@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::TOO_LONG;
 use crate::error::{Cause, Error, Operation, RefusalKind, tls_problem};
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
@@ -94,6 +93,7 @@ fn sentence(text: &str, tls: bool) -> String {
         "unexpected end of file",
         "Connection reset by peer",
         "tls handshake eof",
+        HUNG_UP,
     ];
     let hung_up = hung_up.iter().any(|start| said.starts_with(start));
     match (hung_up, tls) {
@@ -110,3 +110,13 @@ fn sentence(text: &str, tls: bool) -> String {
         (false, _) => said.to_owned(),
     }
 }
+
+/// An error without the arguments of its command: names that a log need not have.
+pub(super) fn without_arguments(text: &str) -> &str {
+    text.split_once(", with args beginning with")
+        .map_or(text, |(text, _)| text)
+}
+
+pub(super) const HUNG_UP: &str = "the server has closed the connection";
+
+pub(super) const TOO_LONG: &str = "connecting took too long";

@@ -16,7 +16,7 @@ use crate::redis::endpoint::{Endpoint, Identified};
 use crate::redis::fence::{self, ConnectionFence, Identity};
 use crate::redis::link::Link;
 use crate::redis::probe;
-use crate::redis::transport::{ConnectionError, Role};
+use crate::redis::transport::ConnectionError;
 use crate::runtime::event;
 
 /// Owns the connection of a lane, and decides when the next one may be used.
@@ -229,7 +229,9 @@ impl Supervisor {
                     let is_refused = match &problem {
                         ConnectionError::Refused(_) => true,
                         ConnectionError::Lost(text) => tls_problem(text).is_some(),
-                        ConnectionError::Timeout(_) | ConnectionError::NoSockets => false,
+                        ConnectionError::NotSent { .. }
+                        | ConnectionError::Timeout(_)
+                        | ConnectionError::NoSockets => false,
                     };
                     let server = &self.endpoint.settings().address;
                     current.set(State::Down(is_refused.then(|| problem.into_cause(server))));
@@ -243,7 +245,7 @@ impl Supervisor {
     /// Opens a connection and reads its identity, which shows that the server answers.
     pub(super) async fn open(&self) -> Result<Opened, ConnectionError> {
         let settings = self.endpoint.settings();
-        let (connection, task) = Connection::open(&settings, Role::Commands).await?;
+        let (connection, task) = Connection::open(&settings).await?;
         let server = probe::check(&connection, &self.endpoint).await?;
         let server = self.endpoint.identify(server.as_ref());
         if server == Identified::Other {

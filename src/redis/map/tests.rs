@@ -15,8 +15,6 @@ use crate::redis::connection::Connection;
 use crate::redis::lane::Lane;
 use crate::redis::link::{Limit, Link, SendError};
 use crate::redis::node::BackgroundClass;
-use crate::redis::settings::Target;
-use crate::redis::transport::Role;
 use crate::runtime::Runtime;
 use crate::script;
 
@@ -370,14 +368,8 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// A way to this server, over a connection that is never opened.
 fn way(map: &Map, node: u16, migrating_from: Option<u16>) -> RoutedLink {
-    // Without the features there is no other target.
-    #[allow(irrefutable_let_patterns)]
-    let Target::Server(server) = &map.settings.target else {
-        unreachable!("made from an address")
-    };
-    let client = server.client(Role::Commands).expect("valid");
     let address = Arc::clone(&map.settings.address);
-    let link = Link::new(Connection::Fred(client), None, address, Arc::default());
+    let link = Link::new(Connection::unopened(), None, address, Arc::default());
     RoutedLink {
         node,
         migrating_from,

@@ -6,7 +6,6 @@ use super::*;
 use crate::kind::LockKind;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::settings::Settings;
-use crate::redis::transport::Role;
 use crate::runtime::Runtime;
 use crate::script;
 
@@ -24,7 +23,7 @@ impl Scene {
         let url = format!("redis://127.0.0.1:{}", server.port);
         let settings = Settings::from_url(&url, None, Duration::from_millis(1_500), true);
         let settings = settings.expect("valid");
-        let opened = Connection::open(&settings, Role::Commands).await;
+        let opened = Connection::open(&settings).await;
         let (connection, task) = opened.expect("it responds");
         let address = Arc::clone(&settings.address);
         Self {

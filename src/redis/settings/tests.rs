@@ -79,25 +79,9 @@ fn our_rules(server: &Server) {
     assert_eq!(connection.tcp.user_timeout, Some(TIMEOUT));
     assert_eq!(performance.default_command_timeout, TIMEOUT);
     assert_eq!(performance.max_feed_count, 200);
-    assert_eq!(performance.broadcast_channel_capacity, 32);
-    let capacity = |role| {
-        server
-            .client(role)
-            .expect("valid settings")
-            .perf_config()
-            .broadcast_channel_capacity
-    };
-    assert_eq!(
-        (capacity(Role::Commands), capacity(Role::Messages)),
-        (32, MESSAGES_BUFFERED)
-    );
-    assert!(
-        server
-            .client(Role::Commands)
-            .expect("valid settings")
-            .client_reconnect_policy()
-            .is_none()
-    );
+    assert_eq!(performance.broadcast_channel_capacity, MESSAGES_BUFFERED);
+    let client = server.client().expect("valid settings");
+    assert!(client.client_reconnect_policy().is_none());
 }
 
 #[test]
@@ -165,7 +149,17 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
             ..PerformanceConfig::default()
         });
         let client = builder.build().expect("valid settings");
-        let server = made(Settings::from_fred(&client, None, TIMEOUT, true));
+        let settings = Settings::from_fred(&client, None, TIMEOUT, true);
+        let named = settings
+            .as_ref()
+            .ok()
+            .and_then(|settings| settings.client_name.clone());
+        assert_eq!(
+            named.as_deref(),
+            Some(client.id()),
+            "by `auto_client_setname`"
+        );
+        let server = made(settings);
         our_rules(&server);
         let kept = Config {
             fail_fast: true,
@@ -175,7 +169,6 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
         };
         assert_eq!(server.config, kept, "address, credentials and database");
         assert_eq!(server.connection.tcp.ttl, Some(9));
-        assert!(server.connection.auto_client_setname);
     }
 }
 

@@ -50,7 +50,7 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
     let given = read(kind, &parts).map_err(|problem| malformed(kind, &problem))?;
     match is_tls(scheme) {
         true => Ok(Given {
-            config: secured(given.config, &parts, tls)?,
+            config: secured(given.config, tls)?,
             ..given
         }),
         false => Ok(given),
@@ -58,28 +58,19 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
 }
 
 #[cfg(feature = "tls-rustls")]
-fn secured(mut config: Config, _parts: &Parts<'_>, tls: Option<&Tls>) -> Result<Config, Error> {
+fn secured(mut config: Config, tls: Option<&Tls>) -> Result<Config, Error> {
     let default = Tls::default();
     tls.unwrap_or(&default).secure(&mut config)?;
     Ok(config)
 }
 
-/// What fred makes of the address. Its users may have enabled its own features for TLS.
 #[cfg(not(feature = "tls-rustls"))]
-fn secured(config: Config, parts: &Parts<'_>, _none: Option<&Tls>) -> Result<Config, Error> {
-    match Config::from_url_centralized(&format!("rediss://{}{}", parts.authority, parts.path)) {
-        Ok(secured) if secured.uses_tls() => Ok(Config {
-            server: config.server,
-            ..secured
-        }),
-        Ok(_) => Err(invalid(
-            "TLS is not compiled in: enable the feature `tls-rustls` of redisson-lock",
-        )),
-        Err(error) => Err(invalid(&format!(
-            "TLS cannot be set up: {}",
-            error.details()
-        ))),
-    }
+pub(super) const NO_TLS: &str =
+    "TLS is not compiled in: enable the feature `tls-rustls` of redisson-lock";
+
+#[cfg(not(feature = "tls-rustls"))]
+fn secured(_given: Config, _none: Option<&Tls>) -> Result<Config, Error> {
+    Err(invalid(NO_TLS))
 }
 
 /// The parts of an address after its scheme, as they are written.

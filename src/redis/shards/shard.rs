@@ -12,10 +12,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::backoff::Backoff;
-use crate::redis::connection::{Connection, Messages, Task};
+use crate::redis::connection::{Channels, Messages, Task};
 use crate::redis::map::Map;
 use crate::redis::node::Node;
-use crate::redis::transport::{ConnectionError, PubSubEvent, Role};
+use crate::redis::transport::{ConnectionError, PubSubEvent};
 use crate::runtime::event;
 use crate::wait::Subscriptions;
 
@@ -163,9 +163,9 @@ impl ShardTask {
         problem.into_cause(&self.node.settings().address)
     }
 
-    async fn connect(&self) -> Result<(Connection, Messages, Task), ConnectionError> {
+    async fn connect(&self) -> Result<(Channels, Messages, Task), ConnectionError> {
         let settings = self.node.settings();
-        let (connection, task) = Connection::open(&settings, Role::Messages).await?;
+        let (connection, task) = Channels::open(&settings).await?;
         let messages = connection.messages();
         Ok((connection, messages, task))
     }
@@ -173,7 +173,7 @@ impl ShardTask {
     /// Serves one connection until it ends or has lost something. Returns whether it was of use.
     async fn serve(
         &mut self,
-        connection: &Connection,
+        connection: &Channels,
         mut messages: Messages,
         mut task: Task,
     ) -> bool {
@@ -198,7 +198,7 @@ impl ShardTask {
     }
 
     /// Returns when the connection is of no more use, or has fewer channels than it should have.
-    async fn work(&mut self, connection: &Connection, served: &mut bool) {
+    async fn work(&mut self, connection: &Channels, served: &mut bool) {
         let work = Arc::clone(&self.work);
         let mut heartbeat = Instant::now() + self.time_limit();
         loop {
@@ -228,7 +228,7 @@ impl ShardTask {
     }
 
     /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
-    async fn subscribe(&mut self, connection: &Connection, names: &[Arc<str>]) -> bool {
+    async fn subscribe(&mut self, connection: &Channels, names: &[Arc<str>]) -> bool {
         let exchange = connection.subscribe_sharded(names, self.time_limit());
         let answers = tokio::time::timeout(self.time_limit(), exchange).await;
         let Ok(answers) = answers else { return false };
@@ -270,7 +270,7 @@ impl ShardTask {
 
     /// Subscribes to one channel again, each in its turn, and compares how many there are. If it was this one
     /// that was gone, the count does not tell: its waiters attempt again.
-    async fn has_all(&mut self, connection: &Connection) -> bool {
+    async fn has_all(&mut self, connection: &Channels) -> bool {
         let behind = (Bound::Excluded(&*self.probed), Bound::Unbounded);
         let next = self.subscribed.range::<str, _>(behind).next();
         let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {

@@ -96,7 +96,7 @@ pub(super) const FIRST: [Part; 10] = [
     Part::new("command line", &["cli"]),
     Part::new(
         "hostile: outcomes, cancellation, hand-off",
-        &["outcomes", "cancellation", "unpolled", "handoff"],
+        &["outcomes", "hostile", "cancellation", "unpolled", "handoff"],
     ),
     // A cluster of its own for each row.
     Part::new(

@@ -197,7 +197,7 @@ fn reply(value: &Value) -> Result<Reply, String> {
         Value::Number(number) => Reply::Number(*number as i64),
         Value::String(text) => Reply::Text(text.to_string_lossy()),
         Value::Table(table) => return table_reply(table),
-        other => Reply::Other(format!("{other:?}")),
+        other => Reply::Text(format!("{other:?}")),
     })
 }
 

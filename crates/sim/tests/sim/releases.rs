@@ -199,29 +199,6 @@ fn a_force_unlock_that_is_redirected_asks_the_new_server_first() {
     });
 }
 
-/// What is in flight when a cluster is down may have been executed, and the same owner may have taken the lock again.
-#[test]
-fn a_force_unlock_is_not_repeated_when_the_cluster_is_down() {
-    runtime().block_on(async {
-        let world = World::cluster(1, FAR);
-        world.spawn();
-        let plan = ClientPlan::simple(true);
-        let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
-        java_locks(&world);
-        let lock = client.lock(KEY);
-        let forcing = tokio::spawn(async move { lock.force_unlock().await });
-        while is_locked(&world) {
-            tokio::time::sleep(ms(1)).await;
-        }
-        // Its answer is on its way.
-        world.no_slot_is_served_for(ms(300));
-        java_locks(&world);
-        let forced = forcing.await.expect("no panic");
-        assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
-        assert!(is_locked(&world), "this hold is a later one");
-    });
-}
-
 fn java_locks(world: &World) {
     world.with_home(KEY, |keyspace| {
         for words in [

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use redisson_lock::test_util::{self, Role};
+use redisson_lock::test_util;
 use tokio::time::Instant;
 
 use super::{Gossip, Promoted, SPARE};
 use crate::sim::keyspace::Keyspace;
-use crate::sim::network::{Network, What};
+use crate::sim::network::Network;
 use crate::sim::server::Server;
 
 /// What happens to the slots.
@@ -122,14 +122,13 @@ impl Server {
         Some(promoted.into_iter().map(with).collect())
     }
 
-    /// No slot is served for a while, and everything that is under way is told so, executed or not.
+    /// No slot is served for a while.
     pub fn no_slot_is_served_for(&self, time: Duration) {
         let mut state = self.state.lock();
         let Some(cluster) = &mut state.cluster else {
             return;
         };
         cluster.down_until = Instant::now() + time;
-        state.refuse_all("CLUSTERDOWN The cluster is down");
         self.changed.notify_one();
     }
 
@@ -169,30 +168,6 @@ impl Network {
         let of_node = self.wires.iter().filter(|(_, wire)| wire.node == node);
         let serials: Vec<u64> = of_node.map(|(&serial, _)| serial).collect();
         for serial in serials {
-            self.cut(serial, true);
-        }
-    }
-
-    /// What fred makes of one such refusal: every command in flight gets it, executed or not, and the
-    /// connection ends.
-    fn refuse_all(&mut self, text: &str) {
-        let commands = |role: Role| role == Role::Commands;
-        let wires = self.wires.iter().filter(|(_, wire)| commands(wire.role));
-        let serials: Vec<u64> = wires.map(|(&serial, _)| serial).collect();
-        for serial in serials {
-            let Some(wire) = self.wires.get_mut(&serial) else {
-                continue;
-            };
-            for outgoing in std::mem::take(&mut wire.answers) {
-                if let What::Answer(sender, _) = outgoing.what {
-                    let _ = sender.send(Err(text.to_owned()));
-                }
-            }
-            for written in &mut wire.commands {
-                if let Some(sender) = written.answer.take() {
-                    let _ = sender.send(Err(text.to_owned()));
-                }
-            }
             self.cut(serial, true);
         }
     }

@@ -346,7 +346,7 @@ fn reply(value: redis::Value) -> Reply {
             Reply::Text(String::from_utf8_lossy(&bytes).into_owned())
         }
         redis::Value::Array(items) => Reply::List(items.into_iter().map(reply).collect()),
-        other => Reply::Other(format!("{other:?}")),
+        other => Reply::Text(format!("{other:?}")),
     }
 }
 

@@ -1,0 +1,278 @@
+//! What drives a connection for commands: one write for all that is ready, one reader that completes requests in their
+//! order.
+//!
+//! The reader and the writer are tasks of their own. A task that is woken runs after the one that has woken it, on the same
+//! thread, and a caller that does not yield then keeps it waiting. The reader is woken by the socket alone, so no caller
+//! delays the replies of others.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
+
+use parking_lot::Mutex;
+use tokio::io::AsyncWrite as _;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio_util::io::poll_read_buf;
+
+use super::failed::HUNG_UP;
+use super::replies::Replies;
+use super::requests::{Answer, Requests};
+use super::stream::{Stream, failed};
+use crate::redis::transport::{Arg, ConnectionError};
+
+/// What the callers of a connection share with its tasks.
+#[derive(Default)]
+pub(super) struct Shared {
+    /// Locked before `socket` where both are.
+    requests: Mutex<Requests>,
+    socket: Mutex<Socket>,
+}
+
+#[derive(Default)]
+struct Socket {
+    /// `None`: not connected yet, or the connection has ended.
+    stream: Option<Box<dyn Stream>>,
+    writer: Option<Waker>,
+    reader: Option<Waker>,
+    /// It has accepted bytes that it may not have sent yet.
+    is_unflushed: bool,
+}
+
+impl Shared {
+    /// Hands commands over: they are written one directly after the other. With nothing else under way there is no
+    /// company to wait for, and this call writes them; otherwise the writer does, with those of all tasks that are ready.
+    pub(super) fn add<const N: usize>(
+        &self,
+        commands: [(&str, &[Arg]); N],
+        deadline: Instant,
+    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        let mut requests = self.requests.lock();
+        let is_alone = requests.is_idle();
+        let added = requests.add(commands, deadline)?;
+        let mut socket = self.socket.lock();
+        let Some(writer) = socket.writer.clone() else {
+            // The first poll of the writer finds them.
+            return Ok(added);
+        };
+        if !is_alone {
+            drop((requests, socket));
+            writer.wake();
+            return Ok(added);
+        }
+        // What the socket does not accept now the writer writes when it does.
+        let written = socket.write(&mut requests, &mut Context::from_waker(&writer));
+        if let Poll::Ready(why) = written {
+            let closed = socket.close(&mut requests, &why);
+            drop((requests, socket));
+            closed.wake();
+        }
+        Ok(added)
+    }
+
+    fn end(&self, why: &ConnectionError) {
+        let mut requests = self.requests.lock();
+        let closed = self.socket.lock().close(&mut requests, why);
+        drop(requests);
+        closed.wake();
+    }
+}
+
+/// The tasks of a connection that has ended, and what is left of it.
+struct Closed {
+    stream: Option<Box<dyn Stream>>,
+    tasks: [Option<Waker>; 2],
+}
+
+impl Closed {
+    /// They end.
+    fn wake(self) {
+        drop(self.stream);
+        self.tasks.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Socket {
+    fn close(&mut self, requests: &mut Requests, why: &ConnectionError) -> Closed {
+        requests.end(why);
+        Closed {
+            stream: self.stream.take(),
+            tasks: [self.writer.take(), self.reader.take()],
+        }
+    }
+
+    /// Writes what the socket accepts. Ready: the connection has ended.
+    fn write(
+        &mut self,
+        requests: &mut Requests,
+        context: &mut Context<'_>,
+    ) -> Poll<ConnectionError> {
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(lost("the connection was closed"));
+        };
+        let mut stream = Pin::new(stream);
+        loop {
+            let bytes = requests.unwritten(Instant::now());
+            if bytes.is_empty() {
+                break;
+            }
+            match ready!(stream.as_mut().poll_write(context, bytes)) {
+                Ok(0) => return Poll::Ready(lost("the connection accepts nothing")),
+                Ok(count) => requests.written(count),
+                Err(problem) => return Poll::Ready(failed(problem)),
+            }
+            self.is_unflushed = true;
+        }
+        if self.is_unflushed {
+            match ready!(stream.as_mut().poll_flush(context)) {
+                Ok(()) => self.is_unflushed = false,
+                Err(problem) => return Poll::Ready(failed(problem)),
+            }
+        }
+        Poll::Pending
+    }
+
+    fn read(
+        &mut self,
+        replies: &mut Replies,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), ConnectionError>> {
+        let Some(stream) = &mut self.stream else {
+            return Poll::Ready(Err(lost("the connection was closed")));
+        };
+        note(&mut self.reader, context.waker());
+        let arrived = &mut replies.arrived;
+        if arrived.capacity() - arrived.len() < READ_MIN {
+            arrived.reserve(READ_SIZE);
+        }
+        Poll::Ready(
+            match ready!(poll_read_buf(Pin::new(stream), context, arrived)) {
+                Ok(0) => Err(lost(HUNG_UP)),
+                Ok(_) => Ok(()),
+                Err(problem) => Err(failed(problem)),
+            },
+        )
+    }
+}
+
+/// Reads and writes until the connection ends. Dropped, it ends it.
+pub(super) async fn drive(stream: Box<dyn Stream>, shared: Arc<Shared>) {
+    shared.socket.lock().stream = Some(stream);
+    let reader = Reader {
+        shared: Arc::clone(&shared),
+        replies: Replies::default(),
+    };
+    let has_yielded = false;
+    // It ends with the stream, and that with the reader.
+    tokio::spawn(Writer {
+        shared,
+        has_yielded,
+    });
+    reader.await;
+}
+
+struct Reader {
+    shared: Arc<Shared>,
+    replies: Replies,
+}
+
+impl Reader {
+    /// Completes requests with what has arrived. Ready: the connection has ended.
+    fn read(&mut self, context: &mut Context<'_>) -> Poll<ConnectionError> {
+        for _ in 0..READS_AT_A_TIME {
+            let read = self.shared.socket.lock().read(&mut self.replies, context);
+            if let Err(why) = ready!(read) {
+                return Poll::Ready(why);
+            }
+            let mut requests = self.shared.requests.lock();
+            loop {
+                match self.replies.next() {
+                    Ok(Some(answer)) => {
+                        if let Err(why) = requests.reply(answer) {
+                            return Poll::Ready(why);
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(malformed) => return Poll::Ready(malformed.into()),
+                }
+            }
+        }
+        // Others have their turn before more is read.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Future for Reader {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let why = ready!(self.read(context));
+        self.shared.end(&why);
+        Poll::Ready(())
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.shared.end(&lost("the connection was closed"));
+    }
+}
+
+struct Writer {
+    shared: Arc<Shared>,
+    /// It has let others go first since there is something to be written.
+    has_yielded: bool,
+}
+
+impl Future for Writer {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let shared = Arc::clone(&self.shared);
+        let mut requests = shared.requests.lock();
+        let mut socket = shared.socket.lock();
+        if socket.stream.is_none() {
+            return Poll::Ready(());
+        }
+        note(&mut socket.writer, context.waker());
+        // Tasks that are ready have commands too. They go first, once: what wakes itself is at the end of the queue,
+        // from where any thread takes it.
+        if !requests.is_written() && !std::mem::replace(&mut self.has_yielded, true) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let why = match socket.write(&mut requests, context) {
+            Poll::Ready(why) => why,
+            Poll::Pending => {
+                self.has_yielded = !requests.is_written();
+                return Poll::Pending;
+            }
+        };
+        let closed = socket.close(&mut requests, &why);
+        drop((requests, socket));
+        closed.wake();
+        Poll::Ready(())
+    }
+}
+
+fn note(known: &mut Option<Waker>, waker: &Waker) {
+    if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
+        *known = Some(waker.clone());
+    }
+}
+
+fn lost(why: &str) -> ConnectionError {
+    ConnectionError::Lost(why.to_owned())
+}
+
+/// A read for less than this is not worth its system call.
+const READ_MIN: usize = 2 << 10;
+const READ_SIZE: usize = 16 << 10;
+
+/// A server that answers without a pause leaves the thread to others in between.
+const READS_AT_A_TIME: usize = 16;
+
+#[cfg(test)]
+mod tests;

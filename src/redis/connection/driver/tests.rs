@@ -1,0 +1,221 @@
+//! Tests of the tasks of a connection, over a pipe.
+
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use test_support::tokio;
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
+};
+use tokio::task::JoinHandle;
+
+use super::*;
+use crate::redis::transport::Reply;
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
+/// One end of a pipe, which counts the writes to it.
+struct Counted {
+    stream: DuplexStream,
+    writes: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
+        self.writes.fetch_add(1, Ordering::Relaxed);
+        Poll::Ready(written)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+struct Fixture {
+    shared: Arc<Shared>,
+    server: DuplexStream,
+    writes: Arc<AtomicUsize>,
+    task: JoinHandle<()>,
+}
+
+impl Fixture {
+    /// A connection whose pipe holds this many bytes.
+    fn new(capacity: usize) -> Self {
+        let (stream, server) = duplex(capacity);
+        let (shared, writes) = (Arc::new(Shared::default()), Arc::default());
+        let counted = Counted {
+            stream,
+            writes: Arc::clone(&writes),
+        };
+        let task = tokio::spawn(drive(Box::new(counted), Arc::clone(&shared)));
+        Self {
+            shared,
+            server,
+            writes,
+            task,
+        }
+    }
+
+    fn ping(&self) -> oneshot::Receiver<Answer> {
+        let [reply] = self.shared.add([PING], later()).expect("it is open");
+        reply
+    }
+
+    async fn read(&mut self, pings: usize) {
+        let mut bytes = vec![0; PING_LENGTH * pings];
+        let read =
+            tokio::time::timeout(Duration::from_secs(10), self.server.read_exact(&mut bytes));
+        read.await.expect("written").expect("open");
+    }
+
+    async fn answers(&mut self, bytes: &[u8]) {
+        self.server.write_all(bytes).await.expect("open");
+    }
+}
+
+const PING: (&str, &[Arg]) = ("PING", &[]);
+const PING_LENGTH: usize = 14;
+
+fn is_lost(answer: Result<Answer, oneshot::error::RecvError>) -> bool {
+    matches!(answer, Ok(Err(ConnectionError::Lost(_))))
+}
+
+/// Each is a task of its own, ready at the same time.
+#[tokio::test]
+async fn commands_of_tasks_that_are_ready_are_one_write() {
+    let mut fixture = Fixture::new(1 << 16);
+    let pings = (0..64).map(|_| {
+        let shared = Arc::clone(&fixture.shared);
+        tokio::spawn(async move {
+            let [reply] = shared.add([PING], later()).expect("it is open");
+            reply.await.expect("it is answered")
+        })
+    });
+    let pings: Vec<_> = pings.collect();
+    fixture.read(64).await;
+    // The first of them had no company.
+    assert!(fixture.writes.load(Ordering::Relaxed) <= 2);
+    fixture.answers(&b"+PONG\r\n".repeat(64)).await;
+    for ping in pings {
+        let answer = ping.await.expect("no panic").expect("no error");
+        assert_eq!(answer, Reply::Text("PONG".to_owned()));
+    }
+}
+
+/// Its caller writes it, so it waits neither for company nor for another task.
+#[tokio::test]
+async fn a_lone_command_is_written_by_the_call_that_hands_it_over() {
+    let mut fixture = Fixture::new(1 << 16);
+    for nth in 1..=3 {
+        let reply = fixture.ping();
+        fixture.read(1).await;
+        fixture.answers(b"+PONG\r\n").await;
+        assert!(matches!(reply.await, Ok(Ok(_))), "{nth}");
+        let before = fixture.writes.load(Ordering::Relaxed);
+        let reply = fixture.ping();
+        let after = fixture.writes.load(Ordering::Relaxed);
+        assert_eq!(after, before + 1, "{nth}: nothing was polled in between");
+        fixture.read(1).await;
+        fixture.answers(b"+PONG\r\n").await;
+        assert!(matches!(reply.await, Ok(Ok(_))), "{nth}");
+    }
+}
+
+/// The task that has handed it over goes on without yielding.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_command_is_written_beside_a_task_that_does_not_yield() {
+    let mut fixture = Fixture::new(1 << 16);
+    let (shared, blocked) = (Arc::clone(&fixture.shared), Arc::new(AtomicUsize::new(0)));
+    let ends = Arc::clone(&blocked);
+    let blocking = tokio::spawn(async move {
+        let reply = shared.add([PING], later());
+        while ends.load(Ordering::Relaxed) == 0 {
+            std::thread::yield_now();
+        }
+        reply.is_ok()
+    });
+    fixture.read(1).await;
+    blocked.store(1, Ordering::Relaxed);
+    assert!(blocking.await.expect("no panic"));
+}
+
+#[tokio::test]
+async fn a_command_whose_caller_has_gone_is_written() {
+    let mut fixture = Fixture::new(1 << 16);
+    drop(fixture.ping());
+    fixture.read(1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_server_does_not_accept_in_time_is_not_written_later() {
+    let mut fixture = Fixture::new(PING_LENGTH + 1);
+    let soon = Instant::now() + Duration::from_secs(1);
+    let _first = fixture.ping();
+    let [begun] = fixture.shared.add([PING], soon).expect("it is open");
+    let [late] = fixture.shared.add([PING], soon).expect("it is open");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let _last = fixture.ping();
+    fixture.read(3).await;
+    assert!(matches!(
+        late.await,
+        Ok(Err(ConnectionError::NotSent { .. }))
+    ));
+    fixture.answers(b"+a\r\n+b\r\n+c\r\n").await;
+    let answer = begun.await.expect("it is answered").expect("no error");
+    assert_eq!(answer, Reply::Text("b".to_owned()));
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_ends_all_that_is_in_flight() {
+    for bytes in [
+        &b""[..],
+        b"+PONG\r\n+nobody asked\r\n",
+        b"?\r\n",
+        b"$-7\r\n",
+    ] {
+        let mut fixture = Fixture::new(1 << 16);
+        let first = fixture.ping();
+        fixture.read(1).await;
+        fixture.answers(bytes).await;
+        if bytes.is_empty() {
+            drop(fixture.server);
+        }
+        fixture.task.await.expect("no panic");
+        let is_answered = bytes.starts_with(b"+PONG");
+        let first = first.await;
+        assert!(is_answered != is_lost(first), "{bytes:?}");
+        let after = fixture.shared.add([PING], later());
+        assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
+    }
+}
+
+#[tokio::test]
+async fn an_aborted_task_leaves_no_caller_waiting() {
+    let mut fixture = Fixture::new(1 << 16);
+    let reply = fixture.ping();
+    fixture.read(1).await;
+    fixture.task.abort();
+    assert!(is_lost(reply.await));
+}

@@ -1,0 +1,154 @@
+//! A connection for commands, which all callers share: their commands go out in the order of their first polls, many in
+//! one write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::driver::{Shared, drive};
+use super::failed::TOO_LONG;
+use super::requests::Answer;
+use super::stream;
+use super::task::Task;
+use crate::error::RefusalKind;
+use crate::redis::settings::Server;
+use crate::redis::transport::{Arg, Args, BoxFuture, ConnectionError};
+use crate::runtime::event;
+
+#[cfg_attr(test, derive(Default))]
+pub(in crate::redis) struct Multiplexed(Arc<Shared>);
+
+impl Multiplexed {
+    /// Connects within `limit`, with the credentials and the database of the settings. The connection lives as long as its
+    /// task, which dropping this future ends too.
+    pub(super) async fn open(
+        server: &Server,
+        limit: Duration,
+    ) -> Result<(Self, Task), ConnectionError> {
+        let until = Instant::now() + limit;
+        let shared = Arc::new(Shared::default());
+        let (opened, outcome) = oneshot::channel();
+        // In its task, because tokio panics where a runtime has no sockets.
+        let task = tokio::spawn({
+            let (server, shared) = (server.clone(), Arc::clone(&shared));
+            async move {
+                match stream::open(&server).await {
+                    Ok(stream) => {
+                        _ = opened.send(Ok(()));
+                        let _renewing = server.refresh_interval().map(|pause| {
+                            let connection = Self(Arc::clone(&shared));
+                            let renewing = renew_credentials(connection, server, pause);
+                            AbortOnDropHandle::new(tokio::spawn(renewing))
+                        });
+                        drive(stream, shared).await;
+                    }
+                    Err(problem) => _ = opened.send(Err(problem)),
+                }
+            }
+        });
+        let mut task = Task::of(task);
+        match timeout_at(until, outcome).await {
+            Ok(Ok(opened)) => opened?,
+            Ok(Err(_)) if task.has_panicked().await => return Err(ConnectionError::NoSockets),
+            Ok(Err(_)) => return Err(ConnectionError::Lost("the runtime has ended".to_owned())),
+            Err(_) => return Err(too_long()),
+        }
+        let connection = Self(shared);
+        let settled = timeout_at(until, connection.settle(server, until)).await;
+        settled.map_err(|_| too_long())??;
+        Ok((connection, task))
+    }
+
+    /// Who the client is, and which database it means.
+    async fn settle(&self, server: &Server, until: Instant) -> Result<(), ConnectionError> {
+        self.authenticate(server, until).await?;
+        if let Some(database) = server.database() {
+            let words = Args::from_iter([Arg::Number(database.into())]);
+            self.send("SELECT", words, until).await?;
+        }
+        Ok(())
+    }
+
+    async fn authenticate(&self, server: &Server, until: Instant) -> Result<(), ConnectionError> {
+        let Some(words) = server.credentials().await? else {
+            return Ok(());
+        };
+        match self.send("AUTH", words, until).await {
+            // A server that asks for no password serves a client that has one.
+            Err(ConnectionError::Refused(refusal))
+                if refusal.kind == RefusalKind::PasswordNotWanted => {}
+            answer => _ = answer?,
+        }
+        Ok(())
+    }
+
+    /// The reply has until then too.
+    pub(super) fn command(
+        &self,
+        name: &'static str,
+        args: &[Arg],
+        timeout: Duration,
+    ) -> BoxFuture<'static, Answer> {
+        let until = Instant::now() + timeout;
+        let answer = self.send(name, args.into(), until);
+        Box::pin(async move {
+            let answer = timeout_at(until, answer).await;
+            answer.unwrap_or_else(|_| Err(ConnectionError::Timeout("no answer in time".to_owned())))
+        })
+    }
+
+    /// Not written by then, it is not written. The reply is waited for as long as the connection lives.
+    pub(super) fn send(
+        &self,
+        name: &'static str,
+        args: Args,
+        until: Instant,
+    ) -> BoxFuture<'static, Answer> {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move {
+            let [reply] = shared.add([(name, &args)], until)?;
+            answer(reply).await
+        })
+    }
+
+    /// ASKING and a command, with nothing between them. The reply to ASKING: whether it was refused.
+    pub(super) fn asking(
+        &self,
+        name: &'static str,
+        args: Args,
+        until: Instant,
+    ) -> BoxFuture<'static, Result<(Answer, Answer), ConnectionError>> {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move {
+            let [asked, reply] = shared.add([("ASKING", &[]), (name, &args)], until)?;
+            Ok((answer(asked).await, answer(reply).await))
+        })
+    }
+}
+
+/// Sends the credentials of a provider again, each time that it wants.
+async fn renew_credentials(connection: Multiplexed, server: Server, pause: Duration) {
+    loop {
+        tokio::time::sleep(pause).await;
+        let until = Instant::now() + server.command_timeout();
+        if let Err(problem) = connection.authenticate(&server, until).await {
+            event!(WARN, %problem, "the credentials of a connection could not be renewed");
+        }
+    }
+}
+
+async fn answer(reply: oneshot::Receiver<Answer>) -> Answer {
+    let reply = reply.await;
+    reply.unwrap_or_else(|_| {
+        Err(ConnectionError::Lost(
+            "the connection was closed".to_owned(),
+        ))
+    })
+}
+
+fn too_long() -> ConnectionError {
+    ConnectionError::Timeout(TOO_LONG.to_owned())
+}

@@ -1,0 +1,167 @@
+//! Tests of replies, wherever they are cut.
+
+use test_support::Rolls;
+
+use super::*;
+
+/// Everything that comes of these bytes, which arrive in parts of this length.
+fn read(bytes: &[u8], step: usize) -> Result<Vec<Answer>, Malformed> {
+    let (mut replies, mut all) = (Replies::default(), Vec::new());
+    for part in bytes.chunks(step) {
+        replies.arrived.extend_from_slice(part);
+        while let Some(answer) = replies.next()? {
+            all.push(answer);
+        }
+    }
+    assert!(replies.arrived.is_empty(), "all of it was read");
+    Ok(all)
+}
+
+fn text(text: &str) -> Reply {
+    Reply::Text(text.to_owned())
+}
+
+#[test]
+fn replies_are_the_same_wherever_they_are_cut() {
+    let bytes = b"+OK\r\n:-7\r\n$5\r\na\r\nbc\r\n$0\r\n\r\n$-1\r\n*-1\r\n*0\r\n$2\r\n\xff\0\r\n\
+        -NOSCRIPT No matching script\r\n*3\r\n:1\r\n*2\r\n+a\r\n*1\r\n*0\r\n-inner error\r\n+last\r\n";
+    let expected = [
+        Ok(text("OK")),
+        Ok(Reply::Number(-7)),
+        Ok(text("a\r\nbc")),
+        Ok(text("")),
+        Ok(Reply::Nil),
+        Ok(Reply::Nil),
+        Ok(Reply::List(Vec::new())),
+        Ok(Reply::Bytes([0xff, 0].as_slice().into())),
+        Err("NOSCRIPT No matching script"),
+        Ok(Reply::List(vec![
+            Reply::Number(1),
+            Reply::List(vec![text("a"), Reply::List(vec![Reply::List(Vec::new())])]),
+            text("inner error"),
+        ])),
+        Ok(text("last")),
+    ];
+    for step in 1..=bytes.len() {
+        let all = read(bytes, step).expect("well formed");
+        assert_eq!(all.len(), expected.len(), "{step}");
+        for (answer, expected) in all.into_iter().zip(&expected) {
+            let answer = answer.map_err(|problem| problem.to_string());
+            let answer = answer.as_ref().map_err(String::as_str);
+            assert_eq!(answer, expected.as_ref().map_err(|text| *text), "{step}");
+        }
+    }
+}
+
+#[test]
+fn what_no_server_sends_is_found_as_soon_as_it_is_there() {
+    for (bytes, expected) in [
+        (&b"?"[..], None),
+        (b"?\r\n", Some(Malformed::Type(b'?'))),
+        (b"$-2\r\n", Some(Malformed::Length)),
+        (b"$x\r\n", Some(Malformed::Length)),
+        (b":x\r\n", Some(Malformed::Length)),
+        (b"*99999999999999\r\n", Some(Malformed::TooLong)),
+        (b"$99999999999\r\n", Some(Malformed::TooLong)),
+        (b"$3\r\nabcde\r\n", Some(Malformed::Length)),
+    ] {
+        let mut replies = Replies::default();
+        replies.arrived.extend_from_slice(bytes);
+        let found = replies.next().err();
+        assert_eq!(found, expected, "{:?}", String::from_utf8_lossy(bytes));
+    }
+}
+
+#[test]
+fn lists_within_lists_end_before_the_stack_does() {
+    let mut replies = Replies::default();
+    let deep = b"*1\r\n".repeat(DEPTH_MAX);
+    replies.arrived.extend_from_slice(&deep);
+    assert!(matches!(replies.next(), Ok(None)));
+    replies.arrived.extend_from_slice(b":1\r\n");
+    assert!(
+        matches!(replies.next(), Ok(Some(Ok(_)))),
+        "as deep as that is allowed"
+    );
+    replies.arrived.extend_from_slice(&deep);
+    replies.arrived.extend_from_slice(b"*1\r\n");
+    assert_eq!(replies.next().err(), Some(Malformed::TooDeep));
+}
+
+/// Of what arrives byte by byte no part is searched again and again.
+#[test]
+fn a_long_line_that_drips_is_read_once() {
+    let mut replies = Replies::default();
+    let start = tokio::time::Instant::now();
+    replies.arrived.extend_from_slice(b"+");
+    for _ in 0..200_000 {
+        replies.arrived.extend_from_slice(b"a");
+        assert!(matches!(replies.next(), Ok(None)));
+    }
+    replies.arrived.extend_from_slice(b"\r\n");
+    let Ok(Some(Ok(Reply::Text(text)))) = replies.next() else {
+        panic!("it is complete");
+    };
+    assert_eq!(text.len(), 200_000);
+    assert!(start.elapsed() < std::time::Duration::from_secs(5));
+}
+
+/// Bytes as a server might send them, some of them changed: what comes of them does not depend on where they are cut, and
+/// no panic comes of any.
+#[test]
+fn whatever_arrives_is_read_in_the_same_way_wherever_it_is_cut() {
+    let parts: [&[u8]; 14] = [
+        b"+OK\r\n",
+        b":12\r\n",
+        b"$3\r\nabc\r\n",
+        b"$-1\r\n",
+        b"*2\r\n",
+        b"*0\r\n",
+        b"*-1\r\n",
+        b"-ERR no\r\n",
+        b"$0\r\n\r\n",
+        b"*1\r\n",
+        b"\r\n",
+        b"$12\r\n",
+        b":-\r\n",
+        b"~1\r\n",
+    ];
+    let mut rolls = Rolls(7);
+    let given = std::env::var("REPLY_STREAMS");
+    let streams = given.map_or(20_000, |given| given.parse().expect("a number"));
+    for _ in 0..streams {
+        let mut bytes = Vec::new();
+        for _ in 0..1 + rolls.below(8) {
+            bytes.extend_from_slice(parts[rolls.below(parts.len())]);
+        }
+        if rolls.below(2) == 0 {
+            let at = rolls.below(bytes.len());
+            bytes[at] = rolls.below(256) as u8;
+        }
+        let whole = all_of(&bytes, bytes.len());
+        for step in [1, 2, 3, 7] {
+            assert_eq!(
+                all_of(&bytes, step),
+                whole,
+                "{step}: {}",
+                bytes.escape_ascii()
+            );
+        }
+    }
+}
+
+/// The replies, and why there are no more.
+fn all_of(bytes: &[u8], step: usize) -> (Vec<Result<Reply, String>>, Option<Malformed>) {
+    let (mut replies, mut all) = (Replies::default(), Vec::new());
+    for part in bytes.chunks(step) {
+        replies.arrived.extend_from_slice(part);
+        loop {
+            match replies.next() {
+                Ok(Some(answer)) => all.push(answer.map_err(|problem| problem.to_string())),
+                Ok(None) => break,
+                Err(malformed) => return (all, Some(malformed)),
+            }
+        }
+    }
+    (all, None)
+}

@@ -1,0 +1,210 @@
+//! The requests of one connection, in the order of their first polls: what is not written yet, and whose replies are
+//! awaited.
+//!
+//! It neither reads nor writes. What the socket has accepted counts as written: it may reach the server whatever happens
+//! next. A request of which nothing was accepted by its deadline is taken back, and is never written.
+
+use std::collections::VecDeque;
+
+use bytes::{Buf, BytesMut};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::redis::transport::{Arg, ConnectionError, Reply};
+
+pub(super) type Answer = Result<Reply, ConnectionError>;
+
+/// The requests that have no reply yet.
+#[derive(Default)]
+pub(super) struct Requests {
+    /// The bytes of `unwritten`, but for those of the first that were written.
+    buffer: BytesMut,
+    unwritten: VecDeque<Unwritten>,
+    /// Completely written.
+    awaited: VecDeque<oneshot::Sender<Answer>>,
+    /// Why there will be no more replies.
+    end: Option<ConnectionError>,
+}
+
+struct Unwritten {
+    /// How many of its bytes are in the buffer.
+    length: usize,
+    /// Whether the socket has accepted some of its bytes.
+    is_begun: bool,
+    deadline: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl Requests {
+    /// Adds commands that are written one directly after the other. Each word is encoded once, into the buffer.
+    pub(super) fn add<const N: usize>(
+        &mut self,
+        commands: [(&str, &[Arg]); N],
+        deadline: Instant,
+    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        if let Some(end) = &self.end {
+            return Err(not_sent(&end.to_string(), true));
+        }
+        if self.buffer.len() >= UNWRITTEN_MAX {
+            let text = "the server accepts no commands at present";
+            return Err(not_sent(text, false));
+        }
+        Ok(commands.map(|(name, args)| {
+            let before = self.buffer.len();
+            encode(&mut self.buffer, name, args);
+            let (answer, reply) = oneshot::channel();
+            self.unwritten.push_back(Unwritten {
+                length: self.buffer.len() - before,
+                is_begun: false,
+                deadline,
+                answer,
+            });
+            reply
+        }))
+    }
+
+    /// What is to be written now: without the requests whose deadline has passed.
+    pub(super) fn unwritten(&mut self, now: Instant) -> &[u8] {
+        let is_late = |request: &Unwritten| !request.is_begun && request.deadline <= now;
+        if self.unwritten.iter().any(is_late) {
+            self.take_back(is_late);
+        }
+        &self.buffer
+    }
+
+    fn take_back(&mut self, is_late: impl Fn(&Unwritten) -> bool) {
+        let mut bytes = std::mem::take(&mut self.buffer);
+        for request in std::mem::take(&mut self.unwritten) {
+            let bytes = bytes.split_to(request.length);
+            if is_late(&request) {
+                let late = not_sent("it was not written in time", false);
+                _ = request.answer.send(Err(late));
+            } else {
+                self.buffer.extend_from_slice(&bytes);
+                self.unwritten.push_back(request);
+            }
+        }
+    }
+
+    /// The socket has accepted this many bytes.
+    pub(super) fn written(&mut self, mut count: usize) {
+        self.buffer.advance(count);
+        while let Some(first) = self.unwritten.front_mut() {
+            if count < first.length {
+                first.is_begun |= count > 0;
+                first.length -= count;
+                return;
+            }
+            count -= first.length;
+            let first = self.unwritten.pop_front();
+            self.awaited.extend(first.map(|first| first.answer));
+        }
+    }
+
+    /// Nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.unwritten.is_empty() && self.awaited.is_empty()
+    }
+
+    pub(super) fn is_written(&self) -> bool {
+        self.unwritten.is_empty()
+    }
+
+    /// A reply has arrived: that of the first request that awaits one. `Err`: none does.
+    pub(super) fn reply(&mut self, reply: Answer) -> Result<(), ConnectionError> {
+        let awaited = self.awaited.pop_front();
+        let awaited = awaited.ok_or_else(ConnectionError::out_of_step)?;
+        // Its caller may have gone.
+        _ = awaited.send(reply);
+        Ok(())
+    }
+
+    /// The connection has ended. What was not written is not executed; of the rest the outcome is unknown.
+    pub(super) fn end(&mut self, why: &ConnectionError) {
+        if self.end.is_some() {
+            return;
+        }
+        self.end = Some(why.clone());
+        for awaited in self.awaited.drain(..) {
+            _ = awaited.send(Err(why.clone()));
+        }
+        for request in self.unwritten.drain(..) {
+            let why = match request.is_begun {
+                true => why.clone(),
+                false => not_sent(&why.to_string(), true),
+            };
+            _ = request.answer.send(Err(why));
+        }
+        self.buffer = BytesMut::new();
+    }
+}
+
+fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
+    let why = why.to_owned();
+    ConnectionError::NotSent { why, has_ended }
+}
+
+/// A server that reads nothing is given no more than this, so that what waits for it does not fill the memory.
+const UNWRITTEN_MAX: usize = 16 << 20;
+
+/// A command as the protocol has it: an array of texts.
+fn encode(buffer: &mut BytesMut, name: &str, args: &[Arg]) {
+    length(buffer, b'*', args.len() + 1);
+    word(buffer, name.as_bytes());
+    for arg in args {
+        match arg {
+            Arg::Text(text) => word(buffer, text.as_bytes()),
+            Arg::Bytes(bytes) => word(buffer, bytes),
+            Arg::Fixed(text) => word(buffer, text.as_bytes()),
+            Arg::Number(number) => {
+                let sign = if *number < 0 { "-" } else { "" };
+                let digits = Digits::of(number.unsigned_abs());
+                length(buffer, b'$', sign.len() + digits.as_bytes().len());
+                buffer.extend_from_slice(sign.as_bytes());
+                buffer.extend_from_slice(digits.as_bytes());
+                buffer.extend_from_slice(CRLF);
+            }
+        }
+    }
+}
+
+fn word(buffer: &mut BytesMut, word: &[u8]) {
+    length(buffer, b'$', word.len());
+    buffer.extend_from_slice(word);
+    buffer.extend_from_slice(CRLF);
+}
+
+fn length(buffer: &mut BytesMut, sign: u8, length: usize) {
+    buffer.extend_from_slice(&[sign]);
+    buffer.extend_from_slice(Digits::of(length as u64).as_bytes());
+    buffer.extend_from_slice(CRLF);
+}
+
+/// A number as text: formatting it would take longer than all the rest of a command.
+struct Digits {
+    digits: [u8; 20],
+    from: usize,
+}
+
+impl Digits {
+    fn of(mut number: u64) -> Self {
+        let (mut digits, mut from) = ([0; 20], 20);
+        loop {
+            from -= 1;
+            digits[from] = b'0' + (number % 10) as u8;
+            number /= 10;
+            if number == 0 {
+                return Self { digits, from };
+            }
+        }
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.digits[self.from..]
+    }
+}
+
+const CRLF: &[u8] = b"\r\n";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! Tests of requests without a connection.
+
+use std::time::Duration;
+
+use std::sync::Arc;
+
+use super::*;
+
+const PING: (&str, &[Arg]) = ("PING", &[]);
+const PING_BYTES: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(3600)
+}
+
+fn add(requests: &mut Requests, deadline: Instant) -> oneshot::Receiver<Answer> {
+    let [reply] = requests.add([PING], deadline).expect("it is open");
+    reply
+}
+
+fn number(number: i64) -> Answer {
+    Ok(Reply::Number(number))
+}
+
+fn is_number(reply: &mut oneshot::Receiver<Answer>, expected: i64) -> bool {
+    matches!(reply.try_recv(), Ok(Ok(Reply::Number(number))) if number == expected)
+}
+
+fn not_sent(reply: &mut oneshot::Receiver<Answer>) -> bool {
+    matches!(reply.try_recv(), Ok(Err(ConnectionError::NotSent { .. })))
+}
+
+#[test]
+fn a_command_is_an_array_of_texts() {
+    let args = [
+        Arg::Text("a text".into()),
+        Arg::Bytes([0xff, 0].as_slice().into()),
+        Arg::Fixed(""),
+        Arg::Number(-10),
+    ];
+    let mut requests = Requests::default();
+    let added = requests.add([("EVAL", &args[..])], later());
+    assert!(added.is_ok());
+    assert_eq!(
+        requests.unwritten(Instant::now()),
+        b"*5\r\n$4\r\nEVAL\r\n$6\r\na text\r\n$2\r\n\xff\0\r\n$0\r\n\r\n$3\r\n-10\r\n"
+    );
+}
+
+#[test]
+fn replies_go_to_requests_in_their_order_however_the_bytes_are_accepted() {
+    for step in 1..=PING_BYTES.len() * 2 {
+        let mut requests = Requests::default();
+        let mut first = add(&mut requests, later());
+        let mut second = add(&mut requests, later());
+        while !requests.is_written() {
+            let length = requests.unwritten(Instant::now()).len();
+            requests.written(length.min(step));
+        }
+        assert!(requests.unwritten(Instant::now()).is_empty());
+        requests.reply(number(1)).expect("one is awaited");
+        requests.reply(number(2)).expect("one is awaited");
+        assert!(
+            is_number(&mut first, 1) && is_number(&mut second, 2),
+            "{step}"
+        );
+    }
+}
+
+#[test]
+fn what_was_not_begun_by_its_deadline_is_never_written() {
+    let now = Instant::now();
+    let mut requests = Requests::default();
+    let soon = now + Duration::from_secs(1);
+    let mut begun = add(&mut requests, soon);
+    let mut late = add(&mut requests, soon);
+    let mut patient = add(&mut requests, later());
+    assert_eq!(requests.unwritten(now).len(), PING_BYTES.len() * 3);
+    requests.written(3);
+    let rest = requests.unwritten(now + Duration::from_secs(1)).to_vec();
+    assert_eq!(rest, [&PING_BYTES[3..], PING_BYTES].concat());
+    assert!(not_sent(&mut late));
+    requests.written(rest.len());
+    requests.reply(number(1)).expect("one is awaited");
+    requests.reply(number(2)).expect("one is awaited");
+    assert!(is_number(&mut begun, 1) && is_number(&mut patient, 2));
+}
+
+#[test]
+fn a_caller_that_has_gone_keeps_the_order() {
+    let mut requests = Requests::default();
+    drop(add(&mut requests, later()));
+    let mut second = add(&mut requests, later());
+    let length = requests.unwritten(Instant::now()).len();
+    assert_eq!(
+        length,
+        PING_BYTES.len() * 2,
+        "it is executed though dropped"
+    );
+    requests.written(length);
+    requests.reply(number(1)).expect("one is awaited");
+    requests.reply(number(2)).expect("one is awaited");
+    assert!(is_number(&mut second, 2));
+}
+
+#[test]
+fn a_reply_that_is_not_awaited_is_an_error() {
+    let mut requests = Requests::default();
+    // It is not written yet.
+    let _reply = add(&mut requests, later());
+    assert!(requests.reply(number(1)).is_err());
+}
+
+#[test]
+fn at_the_end_only_what_was_not_begun_is_known_not_to_be_executed() {
+    let mut requests = Requests::default();
+    let mut written = add(&mut requests, later());
+    let mut begun = add(&mut requests, later());
+    let mut unwritten = add(&mut requests, later());
+    requests.written(PING_BYTES.len() + 1);
+    requests.end(&ConnectionError::Lost("cut".to_owned()));
+    for unknown in [&mut written, &mut begun] {
+        assert!(matches!(
+            unknown.try_recv(),
+            Ok(Err(ConnectionError::Lost(_)))
+        ));
+    }
+    assert!(not_sent(&mut unwritten));
+    let after = requests.add([PING], later());
+    assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
+    assert!(requests.unwritten(Instant::now()).is_empty());
+}
+
+#[test]
+fn a_server_that_reads_nothing_does_not_fill_the_memory() {
+    let mut requests = Requests::default();
+    let big: Arc<[u8]> = vec![0; 1 << 20].into();
+    let args = [Arg::Bytes(big)];
+    let mut refused = 0;
+    for _ in 0..64 {
+        let added = requests.add([("SET", &args[..])], later());
+        refused += usize::from(matches!(added, Err(ConnectionError::NotSent { .. })));
+    }
+    assert!(refused > 40, "{refused}");
+    let held = requests.unwritten(Instant::now()).len();
+    assert!(held < UNWRITTEN_MAX + (2 << 20), "{held}");
+    requests.written(held);
+    assert!(requests.add([PING], later()).is_ok(), "it is read again");
+}

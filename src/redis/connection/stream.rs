@@ -1,0 +1,80 @@
+//! The stream of bytes of one connection: TCP, TLS over it, or a Unix socket.
+
+use std::io;
+
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::redis::settings::{Place, Server, Socket};
+use crate::redis::transport::ConnectionError;
+
+/// What a connection reads from and writes to.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+
+/// Connects to a server.
+pub(super) async fn open(server: &Server) -> Result<Box<dyn Stream>, ConnectionError> {
+    let (host, port) = match server.place()? {
+        #[cfg(unix)]
+        Place::Unix(path) => {
+            let stream = tokio::net::UnixStream::connect(path).await;
+            return Ok(Box::new(stream.map_err(failed)?));
+        }
+        Place::Tcp(host, port) => (host, port),
+    };
+    let stream = tcp(host, port, &server.socket()).await.map_err(failed)?;
+    #[cfg(feature = "tls-rustls")]
+    if let Some((connector, name)) = server.tls()? {
+        let stream = connector.connect(name, stream).await.map_err(failed)?;
+        return Ok(Box::new(stream));
+    }
+    Ok(Box::new(stream))
+}
+
+/// What the operating system says, without the number; or what rustls has found.
+pub(super) fn failed(problem: io::Error) -> ConnectionError {
+    #[cfg(feature = "tls-rustls")]
+    if problem
+        .get_ref()
+        .is_some_and(|inner| inner.is::<rustls::Error>())
+    {
+        return ConnectionError::Lost(format!("{problem:?}"));
+    }
+    let text = problem.to_string();
+    let sentence = text
+        .split_once(" (os error")
+        .map_or(&*text, |(said, _)| said);
+    ConnectionError::Lost(sentence.to_owned())
+}
+
+/// Connects to the first of the host's addresses that accepts.
+pub(super) async fn tcp(host: &str, port: u16, socket: &Socket) -> io::Result<TcpStream> {
+    let mut problem = None;
+    for address in lookup_host((host, port)).await? {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                set(&stream, socket)?;
+                return Ok(stream);
+            }
+            Err(error) => problem = Some(error),
+        }
+    }
+    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    Err(problem.unwrap_or_else(nowhere))
+}
+
+fn set(stream: &TcpStream, settings: &Socket) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    if let Some(ttl) = settings.ttl {
+        stream.set_ttl(ttl)?;
+    }
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = &settings.keepalive {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(settings.user_timeout)?;
+    Ok(())
+}

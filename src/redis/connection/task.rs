@@ -1,0 +1,68 @@
+//! What drives a connection.
+
+use tokio::task::{AbortHandle, JoinHandle};
+
+use crate::redis::transport::BoxFuture;
+
+/// What drives a connection. It ends with the connection, and dropping it ends the connection.
+pub(in crate::redis) struct Task {
+    /// Whether it has panicked. `None`: it has ended.
+    ended: Option<BoxFuture<'static, bool>>,
+    /// `None`: what a test has in its place ends by itself.
+    abort: Option<AbortHandle>,
+}
+
+impl Task {
+    pub(super) fn of<T: Send + 'static>(task: JoinHandle<T>) -> Self {
+        let abort = Some(task.abort_handle());
+        let ended = async move { task.await.is_err_and(|error| error.is_panic()) };
+        Self {
+            ended: Some(Box::pin(ended)),
+            abort,
+        }
+    }
+
+    #[cfg(feature = "test-util")]
+    pub(super) fn custom(closed: BoxFuture<'static, ()>) -> Self {
+        let ended = async move {
+            closed.await;
+            false
+        };
+        Self {
+            ended: Some(Box::pin(ended)),
+            abort: None,
+        }
+    }
+
+    /// Waits for the end of the connection.
+    pub(in crate::redis) async fn ended(&mut self) {
+        self.has_panicked().await;
+    }
+
+    /// Waits for the end of the connection. `true`: its task has panicked, as tokio does where a runtime has no
+    /// sockets. There is no way to check beforehand.
+    pub(super) async fn has_panicked(&mut self) -> bool {
+        let has_panicked = match &mut self.ended {
+            Some(ended) => ended.await,
+            None => false,
+        };
+        self.ended = None;
+        has_panicked
+    }
+
+    /// Ends the connection, and waits until its socket is closed, which happens when its task is dropped.
+    pub(in crate::redis) async fn end(mut self) {
+        if let Some(abort) = &self.abort {
+            abort.abort();
+            self.ended().await;
+        }
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if let Some(abort) = &self.abort {
+            abort.abort();
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! A peer that cuts, holds back, repeats or invents the bytes of replies: what a call then says of its lock is true, and
+//! no call waits for longer than its time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redisson_lock::LockClient;
+use test_support::{Control, TestServer, ms, stalls, tokio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+
+/// What becomes of the replies on a connection, once this many of their bytes have passed.
+#[derive(Debug, Clone, Copy)]
+enum Harm {
+    /// The connection is closed.
+    Cut,
+    /// It stays open, and nothing comes any more.
+    HalfOpen,
+    /// Every further byte comes alone, after a pause.
+    Drips,
+    /// These come in between.
+    Inserted(&'static [u8]),
+    /// So does a list in a list in a list …
+    Deep,
+    /// A line that does not end.
+    Endless,
+}
+
+/// Which byte it is.
+#[derive(Debug, Clone, Copy)]
+enum At {
+    /// Of all on the connection.
+    Byte(usize),
+    /// Of those that come once the client is connected.
+    Connected(usize),
+}
+
+/// What a peer has done, and is to do.
+#[derive(Default)]
+struct Plan {
+    at: AtomicUsize,
+    passed: AtomicUsize,
+    /// Bytes of the endless line that the client took.
+    taken: AtomicUsize,
+}
+
+/// Between a client and its server.
+struct Peer {
+    port: u16,
+    plan: Arc<Plan>,
+    task: JoinHandle<()>,
+}
+
+impl Peer {
+    /// Harms the first connection, at this byte. All later ones are let through.
+    async fn start(to: u16, at: At, harm: Harm) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let plan = Arc::new(Plan::default());
+        let byte = match at {
+            At::Byte(byte) => byte,
+            At::Connected(_) => usize::MAX,
+        };
+        plan.at.store(byte, Ordering::SeqCst);
+        let planned = Arc::clone(&plan);
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            let mut first = Some(harm);
+            while let Ok((client, _)) = listener.accept().await {
+                let (harm, plan) = (first.take(), Arc::clone(&planned));
+                connections.spawn(async move {
+                    let Ok(server) = TcpStream::connect(("127.0.0.1", to)).await else {
+                        return;
+                    };
+                    let (from_client, to_client) = client.into_split();
+                    let (from_server, to_server) = server.into_split();
+                    let requests = tokio::spawn(pass(from_client, to_server));
+                    match harm {
+                        None => _ = pass(from_server, to_client).await,
+                        Some(harm) => hurt(from_server, to_client, harm, &plan).await,
+                    }
+                    requests.abort();
+                });
+            }
+        });
+        Self { port, plan, task }
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf) {
+    _ = tokio::io::copy(&mut from, &mut to).await;
+}
+
+async fn hurt(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, harm: Harm, plan: &Plan) {
+    let mut buffer = [0; 4096];
+    loop {
+        let Ok(read @ 1..) = from.read(&mut buffer).await else {
+            return;
+        };
+        let (at, passed) = (
+            plan.at.load(Ordering::SeqCst),
+            plan.passed.load(Ordering::SeqCst),
+        );
+        let before = read.min(at - passed);
+        if to.write_all(&buffer[..before]).await.is_err() {
+            return;
+        }
+        plan.passed.fetch_add(before, Ordering::SeqCst);
+        if before == read {
+            continue;
+        }
+        let rest = &buffer[before..read];
+        let inserted = match harm {
+            Harm::Cut => return,
+            Harm::HalfOpen => std::future::pending().await,
+            Harm::Drips => {
+                for byte in rest {
+                    tokio::time::sleep(ms(2)).await;
+                    if to.write_all(&[*byte]).await.is_err() {
+                        return;
+                    }
+                }
+                &b""[..]
+            }
+            Harm::Inserted(bytes) => bytes,
+            Harm::Deep => &b"*1\r\n".repeat(100_000),
+            Harm::Endless => {
+                let line = vec![b'a'; 1 << 16];
+                _ = to.write_all(b"+").await;
+                while let Ok(written) = to.write(&line).await {
+                    plan.taken.fetch_add(written, Ordering::SeqCst);
+                }
+                return;
+            }
+        };
+        if to.write_all(inserted).await.is_err() {
+            return;
+        }
+        if !matches!(harm, Harm::Drips) && to.write_all(rest).await.is_err() {
+            return;
+        }
+        return pass(from, to).await;
+    }
+}
+
+/// Connects, takes a lock and releases it over a peer. What was said is what the server has. Returns how many bytes of a
+/// line that does not end were taken.
+async fn works_or_fails(control: &mut Control, server: u16, at: At, harm: Harm) -> usize {
+    let peer = Peer::start(server, at, harm).await;
+    let (start, plan) = (Instant::now(), Arc::clone(&peer.plan));
+    let taken = || plan.taken.load(Ordering::SeqCst);
+    let in_time = |start: Instant, what: &str| {
+        let took = start.elapsed().saturating_sub(stalls(start));
+        let most = TIMEOUT * 2 + ms(500);
+        assert!(took < most, "{what} took {took:?}: {harm:?} at {at:?}");
+    };
+    let url = format!("redis://127.0.0.1:{}", peer.port);
+    let connected = LockClient::builder()
+        .command_timeout(TIMEOUT)
+        .connect(&url)
+        .await;
+    in_time(start, "connecting");
+    let Ok(client) = connected else {
+        return taken();
+    };
+    if let At::Connected(byte) = at {
+        let passed = plan.passed.load(Ordering::SeqCst);
+        plan.at.store(passed + byte, Ordering::SeqCst);
+    }
+    let start = Instant::now();
+    let locked = client.lock("a").try_lock().await;
+    in_time(start, "the attempt");
+    if let Ok(Some(guard)) = locked {
+        let held = control.run(&["HLEN", "a"]);
+        assert_eq!(held, "1", "{harm:?} at {at:?}: it is held");
+        let start = Instant::now();
+        let released = guard.unlock().await;
+        in_time(start, "the release");
+        if released.is_ok() {
+            let left = control.run(&["EXISTS", "a"]);
+            assert_eq!(left, "0", "{harm:?} at {at:?}: it is free");
+        }
+    }
+    client.close(Duration::ZERO).await;
+    control.run(&["DEL", "a"]);
+    taken()
+}
+
+/// While the client connects, and then while the lock is taken and released.
+fn places(step: usize, from: usize) -> impl Iterator<Item = At> {
+    let connecting = (from..CONNECTING).step_by(step).map(At::Byte);
+    connecting.chain((0..CONNECTED).map(At::Connected))
+}
+
+#[tokio::test]
+async fn a_connection_may_end_at_every_byte() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    for at in places(1, 0) {
+        works_or_fails(&mut control, server.port, at, Harm::Cut).await;
+    }
+}
+
+#[tokio::test]
+async fn what_no_server_sends_ends_the_connection_and_nothing_else() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    let harms = [
+        Harm::Deep,
+        Harm::Drips,
+        Harm::Inserted(b"?"),
+        Harm::Inserted(b"\r\n"),
+        Harm::Inserted(b"$99999999999\r\n"),
+        Harm::Inserted(b"*99999999999\r\n"),
+        Harm::Inserted(b"$-7\r\n"),
+        Harm::Inserted(b"-ERR not asked for\r\n"),
+    ];
+    for (nth, harm) in harms.into_iter().enumerate() {
+        for at in places(harms.len() * 3, nth) {
+            works_or_fails(&mut control, server.port, at, harm).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn silence_at_any_byte_costs_no_call_more_than_its_time() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    for at in places(41, 0) {
+        works_or_fails(&mut control, server.port, at, Harm::HalfOpen).await;
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_does_not_end_does_not_fill_the_memory() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    let at = At::Connected(0);
+    let taken = works_or_fails(&mut control, server.port, at, Harm::Endless).await;
+    assert!(taken > 1 << 20, "it was in the way: {taken} bytes");
+    // What the sockets keep comes on top.
+    assert!(taken < 80 << 20, "{taken} bytes");
+}
+
+const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// About as many bytes as a server answers while a client connects.
+const CONNECTING: usize = 440;
+
+/// As many as it answers to an attempt and a release.
+const CONNECTED: usize = 12;
