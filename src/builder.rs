@@ -405,7 +405,7 @@ impl LockClientBuilder {
         self.open(settings).await
     }
 
-    /// Connects over a transport in the place of fred.
+    /// Connects over a transport in the place of real connections.
     #[cfg(feature = "test-util")]
     pub(crate) async fn open_over(
         self,

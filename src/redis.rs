@@ -1,11 +1,11 @@
 //! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
-//! signature of `from_fred`, only this module uses fred, and within it only `connection.rs` and
-//! `settings`.
+//! signature of `from_fred`, only this module uses fred, and within it only `settings` and what makes
+//! connections for channels.
 //!
 //! A lane is one command connection at a time; all commands of one lock use the same lane, in
 //! order, as long as one server has that lock; which one that is the map knows. The subscriber has its own
 //! connection, because a refused SUBSCRIBE shifts the replies of everything that shares its connection.
-//! fred never reconnects or resends anything on either, and knows nothing of clusters or Sentinel: the
+//! Neither reconnects or resends anything by itself, or knows of clusters and Sentinel: the
 //! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
 
 mod address;

@@ -474,6 +474,10 @@ async fn values_are_right(client: &LockClient) {
             texts(&["pubsub", "a", "b", "c"]),
         ),
         (
+            "return {'pubsub', 'message', 'a', 'b'}",
+            texts(&["pubsub", "message", "a", "b"]),
+        ),
+        (
             "return {{'message', 'a', 'b'}}",
             Value::List(vec![texts(&["message", "a", "b"])]),
         ),

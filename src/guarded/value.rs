@@ -5,9 +5,6 @@ use crate::redis::Reply;
 /// What the script of a [guarded write](crate::HoldHandle::eval) returned, as Redis turns values of Lua into replies: a number loses
 /// its fraction, `true` is 1, `false` is nil (0 after `redis.setresp(3)`), and a list ends before its first nil.
 ///
-/// A list `{'pubsub', 'message', a, b}` loses its first item: the client library puts that word before the shorter list,
-/// so it is taken off.
-///
 /// # Examples
 ///
 /// ```

@@ -187,7 +187,7 @@ impl Settings {
         }
         let given = client.connection_config();
         let settings = Self::new(client.client_config(), given, command_timeout, fence)?;
-        // fred's name of it: it has to be known which program has a connection.
+        // The name that fred gives each connection of that client.
         let own_name = given.auto_client_setname.then_some(client.id());
         Ok(settings.with_client_name(own_name))
     }

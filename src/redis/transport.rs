@@ -238,7 +238,7 @@ mod custom {
 
     use super::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
 
-    /// Makes the connections of a client in the place of fred.
+    /// Makes the connections of a client in the place of real ones.
     pub trait Transport: Send + Sync + 'static {
         /// Opens a connection within `limit`. Dropping the future closes what it has opened.
         fn open(
