@@ -346,8 +346,8 @@ impl Retries {
             return Err(error);
         }
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
-        // At most half of the time that is left, so that there is some for the last attempt. A call that is told of its turn
-        // at a fair lock has two command timeouts in which to ask, the pause included.
+        // At most half of the time that is left, so that there is some for the last attempt. At a fair lock a call has
+        // two command timeouts in which to ask once its turn is announced, the pause included.
         let most = shared.command_timeout().min(left / 2);
         let _ = tokio::time::timeout(most, backoff.wait()).await;
         Ok(())

@@ -86,8 +86,7 @@ impl Connection {
 
     /// The same, for a caller that waits as long as it wants to: the timeout is that of the write alone.
     ///
-    /// On the heap: the future of a test's connection would make those of all callers larger, also while they
-    /// only wait for the lock.
+    /// On the heap, because it may outlive its caller: replies are judged in their order, those of callers that left too.
     pub(super) fn send(
         &self,
         name: &'static str,

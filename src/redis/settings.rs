@@ -430,12 +430,15 @@ impl Server {
         let name = name.map_err(|_| ConnectionError::Lost("InvalidDnsName".to_owned()))?;
         match tls.connector {
             TlsConnector::Rustls(connector) => Ok(Some((connector, name))),
-            // Refused when the client was built.
+            // Refused when the client was built; in no case does it go on without TLS.
             #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
-            _ => Ok(None),
+            _ => Err(ConnectionError::Lost(NO_RUSTLS.to_owned())),
         }
     }
 }
+
+#[cfg(feature = "tls-rustls")]
+const NO_RUSTLS: &str = "the fred client uses native-tls: give it a connector of rustls";
 
 /// Commands go over rustls alone.
 fn refuse_other_tls(config: &Config) -> Result<(), Error> {
@@ -450,7 +453,7 @@ fn refuse_other_tls(config: &Config) -> Result<(), Error> {
         None | Some(TlsConnector::Rustls(_)) => Ok(()),
         // Another crate has fred built with it.
         #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
-        Some(_) => refused("the fred client uses native-tls: give it a connector of rustls"),
+        Some(_) => refused(NO_RUSTLS),
     }
     #[cfg(not(feature = "tls-rustls"))]
     match config.uses_tls() {

@@ -191,7 +191,7 @@ async fn what_the_server_does_not_accept_in_time_is_not_written_later() {
 async fn the_end_of_a_connection_ends_all_that_is_in_flight() {
     for bytes in [
         &b""[..],
-        b"+PONG\r\n+nobody asked\r\n",
+        b"+PONG\r\n+not asked for\r\n",
         b"?\r\n",
         b"$-7\r\n",
     ] {
