@@ -22,6 +22,9 @@ if count then
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   local step = tonumber(target) - tonumber(count)
   if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
+  -- Read after it was written, so that the server reports the next change by another connection. By a command that was
+  -- permitted before: what fails here has changed the lock.
+  redis.call('pttl', lock)
   return 1
 end
 
@@ -31,7 +34,8 @@ if redis.call('exists', lock) == 0 then
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, owner, 1)
   redis.call('pexpire', lock, lease_ms)
-  return 1
+  -- 1, as above.
+  return redis.call('exists', lock)
 end
 
 if redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end

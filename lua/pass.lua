@@ -30,12 +30,15 @@ if redis.call('hexists', lock, from) == 1 then
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, to, 1)
   redis.call('hdel', lock, from)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return 1
 end
 
 if redis.call('hexists', lock, to) == 1 then
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('pttl', lock)
   return 1
 end
 return -redis.call('exists', lock)

@@ -38,4 +38,6 @@ local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
 local step = tonumber(target) - tonumber(count)
 if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
+-- Read after it was written, as in acquire.lua.
+redis.call('pttl', lock)
 return 1

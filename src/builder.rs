@@ -38,6 +38,7 @@ pub struct LockClientBuilder {
     command_timeout: Option<Duration>,
     connections: usize,
     connection_fence: bool,
+    tracking: bool,
     key_prefix: String,
     client_name: Option<String>,
     max_hold: Option<Duration>,
@@ -157,6 +158,20 @@ impl LockClientBuilder {
         self.with(|builder| builder.connection_fence = connection_fence)
     }
 
+    /// Whether servers report changes of held locks by others (`CLIENT TRACKING`). Default on.
+    ///
+    /// A lock that another client deletes or forces open is then reported as lost within a round trip, instead of at its
+    /// next renewal. Needs `+client|tracking`; without it, or without the command, an event says so once.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().tracking(false);
+    /// ```
+    pub fn tracking(self, tracking: bool) -> Self {
+        self.with(|builder| builder.tracking = tracking)
+    }
+
     /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
     /// needs `+client|setname`.
     ///
@@ -238,6 +253,7 @@ impl LockClientBuilder {
             command_timeout: None,
             connections: 1,
             connection_fence: true,
+            tracking: true,
             key_prefix: String::new(),
             client_name: None,
             max_hold: None,
@@ -428,6 +444,7 @@ impl LockClientBuilder {
         let settings = settings
             .with_client_name(self.client_name.as_deref())
             .with_sentinel_credentials(self.sentinel_credentials.clone())
+            .with_tracking(self.tracking)
             .with_announce(self.announce);
         let settings = Arc::new(settings);
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;

@@ -283,6 +283,9 @@ impl Entry {
         for (owner, job) in &effects.jobs {
             shared.runtime.spawn(self.release_job(*owner, *job));
         }
+        if effects.is_reported {
+            shared.redis.reports().add(self.name.key());
+        }
         for event in &effects.events {
             self.log(event);
         }
@@ -381,6 +384,11 @@ impl Entry {
                 (hold, status)
             })
         })
+    }
+
+    /// Others have changed the lock. Returns whether anything is to be looked at.
+    pub(crate) fn note_report(&self) -> bool {
+        self.state.lock().core.note_report()
     }
 
     /// Begins an unlock, and returns the release that begins with it: the caller drives its job. `None`: the hold

@@ -25,6 +25,7 @@ mod node;
 mod permissions;
 mod probe;
 mod replicas;
+mod reports;
 mod seeds;
 mod sentinel;
 mod settings;
@@ -56,6 +57,7 @@ pub(crate) use identity::Location;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use node::BackgroundClass;
 pub(crate) use replicas::{REPLICAS_MAX, SyncReplicas};
+pub(crate) use reports::{Changed, Reports};
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
@@ -83,7 +85,8 @@ impl Redis {
         connections: usize,
         runtime: &Runtime,
     ) -> Result<Self, Error> {
-        let context = ConnectionContext::new(runtime);
+        let reporting = if settings.tracking { connections } else { 0 };
+        let context = ConnectionContext::new(runtime).with_reports(reporting);
         // Cancel safety: dropping this future stops what was opened so far.
         let stop_on_drop = StopOnDrop(Some(context.clone()));
         let (map, announce) = topology::open(settings, connections, &context).await?;
@@ -151,6 +154,11 @@ impl Redis {
     /// Routes that have got another server.
     pub(crate) fn switches(&self) -> Arc<Switches> {
         Arc::clone(&self.map.switches)
+    }
+
+    /// Keys that others have changed.
+    pub(crate) fn reports(&self) -> &Arc<Reports> {
+        &self.map.context.reports
     }
 
     /// The servers that commands go to, and how often that has changed.
@@ -221,6 +229,11 @@ pub(crate) struct Route<'a> {
 }
 
 impl<'a> Route<'a> {
+    /// The number of its connection among those to one server.
+    pub(crate) fn lane(self) -> usize {
+        self.lane
+    }
+
     /// What can be sent together has the same number.
     pub(crate) fn number(self) -> usize {
         usize::from(self.group) * self.redis.map.connections + self.lane

@@ -3,11 +3,14 @@
 //! What falls due within a tenth of the period is renewed together, up to 100 locks a script call, the
 //! calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
 //!
+//! What servers report as changed by others is looked at.
+//!
 //! When another server takes over some locks, all of them are checked immediately: what was not replicated
 //! is lost, and its holders are told.
 
 mod batch;
 mod extend;
+mod looks;
 
 use std::sync::{Arc, Weak};
 use std::task::Poll;
@@ -27,6 +30,7 @@ use crate::timers::FiredTimer;
 
 use batch::{Batch, BatchItem, Recheck, Renewals, cut};
 pub(crate) use extend::extend;
+use looks::Looks;
 
 /// Dropped with the renewal task, when the client ends or its runtime does: nothing renews the holds
 /// any more, or would notice that they are lost.
@@ -75,12 +79,19 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     };
     async move {
         let locks = &ends_holds.locks;
-        let (driven, switches) = match locks.upgrade() {
-            Some(locks) => (Arc::clone(&locks.driven), locks.shared.redis.switches()),
+        let (driven, switches, reports) = match locks.upgrade() {
+            Some(locks) => {
+                let redis = &locks.shared.redis;
+                (
+                    Arc::clone(&locks.driven),
+                    redis.switches(),
+                    Arc::clone(redis.reports()),
+                )
+            }
             None => return,
         };
         let mut calls = JoinSet::new();
-        let mut recheck = Recheck::default();
+        let (mut recheck, mut looks) = (Recheck::default(), Looks::default());
         loop {
             let batches = tokio::select! {
                 biased;
@@ -100,6 +111,14 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     }
                     None => return,
                 },
+                changed = reports.next() => match locks.upgrade() {
+                    Some(locks) => {
+                        looks.add(&locks, changed);
+                        looks.take()
+                    }
+                    None => return,
+                },
+                () = looks.are_due() => looks.take(),
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
                 () = recheck.log_is_due() => {
                     recheck.log(None);
@@ -162,7 +181,8 @@ async fn renew(batch: Batch) -> Vec<Batch> {
         RenewalCheck::prepare(&entry, replicas, limit - shared.command_timeout()).await;
     match call(shared, &items, limit).await {
         Ok(answer) if answer.value.len() == items.len() => {
-            shared.totals.count(Total::Renewals, items.len() as u64);
+            let renewals = renewals(&items);
+            shared.totals.count(Total::Renewals, renewals as u64);
             for (item, renewed) in items.iter_mut().zip(&answer.value) {
                 if let Err(reason) = *renewed {
                     item.report(RenewOutcome::Lost(reason));
@@ -219,7 +239,15 @@ async fn renew(batch: Batch) -> Vec<Batch> {
 }
 
 fn failed(items: &[BatchItem], problem: Option<String>) {
-    event!(WARN, locks = items.len(), problem, "renewal failed");
+    let locks = renewals(items);
+    // The next renewal finds out what a look has not.
+    if locks > 0 {
+        event!(WARN, locks, problem, "renewal failed");
+    }
+}
+
+fn renewals(items: &[BatchItem]) -> usize {
+    items.iter().filter(|item| !item.is_look).count()
 }
 
 /// One call, as soon as there are few enough others.

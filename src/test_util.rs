@@ -30,7 +30,7 @@ pub mod core {
     pub use crate::core::*;
 }
 pub use crate::redis::transport::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Role, Transport,
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Report, Role, Transport,
     TransportConnection,
 };
 

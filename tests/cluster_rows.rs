@@ -9,5 +9,7 @@ use test_support::TestCluster as TestServer;
 mod lock;
 #[path = "rows/renewal.rs"]
 mod renewal;
+#[path = "rows/tracking.rs"]
+mod tracking;
 #[path = "rows/waiting.rs"]
 mod waiting;

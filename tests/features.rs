@@ -237,6 +237,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "command_timeout": "1s 500ms",
         "connections": 2,
         "connection_fence": false,
+        "tracking": false,
         "key_prefix": "shop:",
         "client_name": "orders-7",
         "max_hold": "1h",
@@ -253,6 +254,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .command_timeout(ms(1_500))
         .connections(2)
         .connection_fence(false)
+        .tracking(false)
         .key_prefix("shop:")
         .client_name("orders-7")
         .max_hold(Duration::from_secs(3_600))

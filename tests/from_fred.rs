@@ -119,7 +119,7 @@ async fn a_client_that_is_quit_while_locks_are_held_takes_none_of_them_along() {
 }
 
 #[tokio::test]
-async fn its_connections_speak_resp2_whatever_the_given_client_does() {
+async fn its_connections_speak_the_version_they_need_whatever_the_given_client_does() {
     let server = TestServer::new();
     let mut config = config(&server);
     config.version = fred::types::RespVersion::RESP3;
@@ -132,9 +132,11 @@ async fn its_connections_speak_resp2_whatever_the_given_client_does() {
     works(&client).await;
     let mut control = server.control();
     for line in ours(&mut control) {
-        // Redis 6.2 does not show it.
+        // The one for commands gets reports over it, and fred's codec reads only the older one reliably. Redis 6.2 does not
+        // show it.
+        let version = if line.contains(" flags=t") { 3 } else { 2 };
         assert!(
-            line.contains(" resp=2") || !line.contains(" resp="),
+            line.contains(&format!(" resp={version}")) || !line.contains(" resp="),
             "{line}"
         );
     }

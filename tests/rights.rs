@@ -232,7 +232,7 @@ async fn call_without(
 
 /// Which calls of a plain lock need which right. Those that no call needs are for other versions of the server, or not
 /// looked at by it.
-const OF_PLAIN: [(&str, &[&str]); 26] = [
+const OF_PLAIN: [(&str, &[&str]); 27] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
@@ -283,6 +283,7 @@ const OF_PLAIN: [(&str, &[&str]); 26] = [
     ("+client|id", &[]),
     ("+client|info", &["connect"]),
     ("+client|kill", &["connect"]),
+    ("+client|tracking", &[]),
     ("+hello", &[]),
     ("+auth", &[]),
     ("+select", &["connect"]),
@@ -305,7 +306,7 @@ const OF_FENCED: [(&str, &[&str]); 4] = [
 /// The calls of a fenced lock that name the key of the token too.
 const OF_TWO_KEYS: [&str; 5] = ["lock", "lock again", "wait", "inspect", "new server"];
 
-const OF_STRING: [(&str, &[&str]); 18] = [
+const OF_STRING: [(&str, &[&str]); 19] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     ("+get", &CALLS),
@@ -319,6 +320,7 @@ const OF_STRING: [(&str, &[&str]); 18] = [
     ("+client|id", &[]),
     ("+client|info", &["connect"]),
     ("+client|kill", &["connect"]),
+    ("+client|tracking", &[]),
     ("+hello", &[]),
     ("+auth", &[]),
     ("+select", &["connect"]),
@@ -343,7 +345,7 @@ const ATTEMPTS: &[&str] = &["lock", "wait", "new server"];
 const LOOKS_AT_THE_FIRST: &[&str] = &["lock", "wait", "unlock", "force_unlock", "new server"];
 
 /// Of a fair lock with an empty queue.
-const OF_FAIR: [(&str, &[&str]); 37] = [
+const OF_FAIR: [(&str, &[&str]); 38] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
@@ -407,6 +409,7 @@ const OF_FAIR: [(&str, &[&str]); 37] = [
     ("+client|id", &[]),
     ("+client|info", &["connect"]),
     ("+client|kill", &["connect"]),
+    ("+client|tracking", &[]),
     ("+hello", &[]),
     ("+auth", &[]),
     ("+select", &["connect"]),
@@ -427,7 +430,7 @@ const OF_FAIR: [(&str, &[&str]); 37] = [
     ("~redisson_lock_timeout:{lock:*", &OF_QUEUE),
 ];
 
-const OF_READ: [(&str, &[&str]); 30] = [
+const OF_READ: [(&str, &[&str]); 31] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     ("+hget", &CALLS),
@@ -451,6 +454,7 @@ const OF_READ: [(&str, &[&str]); 30] = [
     ("+client|id", &[]),
     ("+client|info", &["connect"]),
     ("+client|kill", &["connect"]),
+    ("+client|tracking", &[]),
     ("+hello", &[]),
     ("+auth", &[]),
     ("+select", &["connect"]),
@@ -478,7 +482,7 @@ const OF_READ: [(&str, &[&str]); 30] = [
     ),
 ];
 
-const OF_WRITE: [(&str, &[&str]); 30] = [
+const OF_WRITE: [(&str, &[&str]); 31] = [
     ("+evalsha", &CALLS),
     ("+eval", &["new server"]),
     (
@@ -526,6 +530,7 @@ const OF_WRITE: [(&str, &[&str]); 30] = [
     ("+client|id", &[]),
     ("+client|info", &["connect"]),
     ("+client|kill", &["connect"]),
+    ("+client|tracking", &[]),
     ("+hello", &[]),
     ("+auth", &[]),
     ("+select", &["connect"]),

@@ -30,6 +30,8 @@ if count then
   -- The lease is written first, as in acquire.lua.
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   if count ~= target then redis.call('hincrby', lock, owner, string.format('%d', target - count)) end
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return 1
 end
 if left ~= -2 and redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
@@ -51,6 +53,7 @@ if takes then
   redis.call('pexpire', lock, lease_ms)
   remove(ended)
   if head or own then leave({[owner] = wait_ms}, now) end
+  redis.call('pttl', lock)
   return 1
 end
 

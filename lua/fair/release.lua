@@ -40,6 +40,8 @@ if stays then
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   if count ~= target then redis.call('hincrby', lock, owner, string.format('%d', target - count)) end
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
 elseif free then
   -- Published first: if the message is refused, the lock is still there to be released again.
   if head then heard = tell(head, channel, way) end

@@ -28,6 +28,8 @@ if count then
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   local step = tonumber(target) - tonumber(count)
   if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return token
 end
 
@@ -49,6 +51,7 @@ if redis.call('exists', lock) == 0 then
   local token = redis.call('get', token_key)
   redis.call('hincrby', lock, owner, 1)
   redis.call('pexpire', lock, lease_ms)
+  redis.call('exists', lock)
   return token
 end
 

@@ -40,6 +40,8 @@ if redis.call('hexists', lock, from) == 1 then
   redis.call('pexpire', lock, lease_ms)
   redis.call('hincrby', lock, to, 1)
   redis.call('hdel', lock, from)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return token
 end
 
@@ -49,6 +51,7 @@ if redis.call('hexists', lock, to) == 1 then
   if type(token) ~= 'string' or not string.find(token, '^[1-9]%d*$') then return -4 end
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('pttl', lock)
   return token
 end
 return -redis.call('exists', lock)

@@ -49,4 +49,6 @@ redis.call('hset', lock, 'mode', mode or 'read', owner, target)
 if left == -2 then redis.call('pexpire', lock, lease_ms) end
 for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
 if short then redis.call('pexpire', short, lease_ms) end
+-- Read after it was written, as in acquire.lua.
+redis.call('pttl', lock)
 return writes and 1 or 2

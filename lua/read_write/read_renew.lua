@@ -40,6 +40,8 @@ for n = 1, #KEYS / 2 do
     if lease_ms > 0 and left < lease_ms then redis.call('pexpire', lock, lease_ms) end
     for _, key in ipairs(short) do redis.call('pexpire', key, lease_ms) end
     for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
+    -- Read after it was written, as in acquire.lua.
+    if lease_ms > 0 then redis.call('pttl', lock) end
     answers[n] = 1
   end
 end

@@ -23,6 +23,8 @@ if count then
   -- The lease is written first, as in acquire.lua.
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   redis.call('hset', lock, field, target)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return 1
 end
 if target ~= '1' then return 0 end
@@ -31,6 +33,7 @@ if left == -2 then
   redis.call('pexpire', lock, lease_ms)
   redis.call('hset', lock, 'mode', 'write', field, 1)
   redis.call('pexpire', lock, lease_ms)
+  redis.call('pttl', lock)
   return 1
 end
 if redis.call('hexists', lock, string.sub(field, 1, -#':write' - 1)) == 1 then return {-6, left} end

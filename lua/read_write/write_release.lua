@@ -27,6 +27,8 @@ if target ~= '0' then
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   redis.call('hset', lock, field, target)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return 1
 end
 
@@ -49,6 +51,8 @@ end
 if reads then
   redis.call('hset', lock, 'mode', 'read')
   redis.call('hdel', lock, field)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('hlen', lock)
 else
   redis.call('del', lock)
 end

@@ -17,12 +17,15 @@ local holder = redis.call('get', lock)
 if holder == value then
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('pttl', lock)
   return 1
 end
 if target ~= '1' then return 0 end
 if not holder then
   -- A script is alone, so `nx` refuses nothing. With it this line can overwrite no holder, whatever stands above.
   redis.call('set', lock, value, 'nx', 'px', lease_ms)
+  redis.call('get', lock)
   return 1
 end
 local left = redis.call('pttl', lock)

@@ -16,11 +16,14 @@ local lock, from, to, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local holder = redis.call('get', lock)
 if holder == from then
   redis.call('set', lock, to, 'px', lease_ms)
+  -- Read after it was written, as in acquire.lua.
+  redis.call('get', lock)
   return 1
 end
 if holder == to then
   local left = redis.call('pttl', lock)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('pttl', lock)
   return 1
 end
 return holder and -1 or 0

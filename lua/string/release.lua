@@ -21,4 +21,6 @@ if target == '0' then
 end
 local left = redis.call('pttl', lock)
 redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+-- Read after it was written, as in acquire.lua.
+redis.call('pttl', lock)
 return 1

@@ -21,6 +21,8 @@ for n, lock in ipairs(KEYS) do
   elseif holder == value then
     if lease_ms ~= '0' and redis.call('pttl', lock) < tonumber(lease_ms) then
       redis.call('pexpire', lock, lease_ms)
+      -- Read after it was written, as in acquire.lua.
+      redis.call('pttl', lock)
     end
     answers[n] = 1
   else

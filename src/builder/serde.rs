@@ -23,6 +23,7 @@ struct Settings {
     command_timeout: Option<Duration>,
     connections: usize,
     connection_fence: bool,
+    tracking: bool,
     key_prefix: String,
     client_name: Option<String>,
     #[serde(with = "humantime_serde")]

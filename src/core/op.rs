@@ -47,6 +47,8 @@ pub(super) struct Acquire {
     pub(super) losses: u16,
     /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
+    /// Others have changed the lock meanwhile, after it was acquired perhaps.
+    pub(super) is_reported: bool,
     /// A busy reply leaves its owner a place in the server's queue.
     pub(super) queues_up: bool,
     /// What the owner holds with the face that writes, if it is to read.
@@ -327,6 +329,7 @@ impl Op {
                 lease: _,
                 losses: _,
                 then_release,
+                is_reported: _,
                 queues_up: _,
                 around,
                 grant,

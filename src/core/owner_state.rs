@@ -190,6 +190,7 @@ impl OwnerState {
             lease,
             losses: self.tenure.losses(),
             then_release: false,
+            is_reported: false,
             // I8: an owner that has the lock is not in the queue.
             queues_up: cx.place_wait.is_some() && order == Order::Queued && target == 1,
             around,
@@ -207,6 +208,7 @@ impl OwnerState {
         };
         self.op = Op::Idle;
         self.op_changed_at = cx.now;
+        cx.out.is_reported |= acquire.is_reported && after == AfterAcquire::Applied;
         match after {
             // The server has taken the owner out of its queue.
             AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = Place::None,
@@ -233,6 +235,15 @@ impl OwnerState {
                 }
             }
         }
+    }
+
+    /// Others have changed the lock. Returns whether it is to be looked at now; a hold that is about to begin is reported
+    /// again when it has begun.
+    pub(super) fn note_report(&mut self) -> bool {
+        if let Op::Acquire(acquire) = &mut self.op {
+            acquire.is_reported = true;
+        }
+        self.tenure.is_held()
     }
 
     /// Has Redis brought to the count that is left, now or when the acquire under way is over.

@@ -114,6 +114,11 @@ impl Owners {
         }
     }
 
+    /// For what no index is about.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut OwnerState> {
+        self.states.values_mut()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (OwnerKey, &OwnerState)> {
         self.states.iter().map(|(owner, state)| (*owner, state))
     }

@@ -78,6 +78,22 @@ impl LockCore {
         })
     }
 
+    /// Others have changed the lock. Returns whether anything is held that is to be looked at.
+    pub fn note_report(&mut self) -> bool {
+        let mut is_held = false;
+        for own in self.owners.iter_mut() {
+            is_held |= own.note_report();
+        }
+        is_held
+    }
+
+    /// What is to be looked at because others have changed the lock. Changes nothing.
+    pub fn looks(&self) -> Vec<(OwnerKey, RenewalRequest)> {
+        let held = self.owners.iter().filter(|(_, own)| own.tenure.is_held());
+        let look = |own| RenewalRequest::new(own, RenewalAsk::Check);
+        held.map(|(owner, own)| (owner, look(own))).collect()
+    }
+
     /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
     pub fn renewed(
         &mut self,

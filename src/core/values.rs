@@ -339,6 +339,8 @@ pub struct Effects {
     pub jobs: Vec<(OwnerKey, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
+    /// A hold has begun of which others may have changed the lock since: it is to be looked at.
+    pub is_reported: bool,
 }
 
 /// What ended a hold that its owner did not release.

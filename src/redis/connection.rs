@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::reports::LaneReports;
 use super::settings::{Settings, Target};
 use super::transport::{Arg, Args, BoxFuture, ConnectionError, Reply};
 #[cfg(feature = "test-util")]
@@ -98,6 +99,32 @@ impl Connection {
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => custom(connection, name, &args, NO_LIMIT),
         }
+    }
+
+    /// Has the server report which of the keys that are read over this connection others change.
+    pub(super) async fn track(
+        &self,
+        reports: LaneReports,
+        timeout: Duration,
+    ) -> Result<(), ConnectionError> {
+        match self {
+            Self::Multiplexed(connection) => connection.report_to(reports),
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => {
+                let report = move |key: Option<&str>| reports.add(key);
+                return match connection.track(Arc::new(report)) {
+                    true => Ok(()),
+                    false => {
+                        let kind = RefusalKind::UnknownCommand("CLIENT".to_owned());
+                        Err(ConnectionError::unusable(kind, "no reports"))
+                    }
+                };
+            }
+        }
+        // Only in this version of the protocol they come over the connection that has read the keys.
+        self.command("HELLO", &[Arg::Number(3)], timeout).await?;
+        let words = ["TRACKING", "ON", "NOLOOP"].map(Arg::Fixed);
+        self.command("CLIENT", &words, timeout).await.map(|_| ())
     }
 
     /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command

@@ -100,6 +100,10 @@ impl Route<'_> {
             let fence = fence::without_effect();
             questions.extend(fence.map(|(permission, args)| needs(permission, "CLIENT", args)));
         }
+        if settings.tracking {
+            let words = [Arg::Fixed("TRACKING"), Arg::Fixed("OFF")];
+            questions.push(needs("+client|tracking", "CLIENT", words));
+        }
         if let Some(name) = &settings.client_name {
             let words = [Arg::Fixed("SETNAME"), text(name)];
             questions.push(needs("+client|setname", "CLIENT", words));

@@ -47,6 +47,8 @@ pub(crate) struct Settings {
     pub(super) address: Arc<str>,
     pub(crate) command_timeout: Duration,
     pub(crate) fence: bool,
+    /// Servers are to report changes of what is held.
+    pub(super) tracking: bool,
     /// What every connection is called at the server.
     pub(super) client_name: Option<Arc<str>>,
     /// As whom to ask the sentinels; `None`: without credentials.
@@ -119,6 +121,7 @@ impl Settings {
             address: "the server of a test".into(),
             command_timeout,
             fence,
+            tracking: true,
             client_name: None,
             sentinel_credentials: None,
             announce: Announce::default(),
@@ -131,6 +134,10 @@ impl Settings {
             client_name,
             ..self
         }
+    }
+
+    pub(crate) fn with_tracking(self, tracking: bool) -> Self {
+        Self { tracking, ..self }
     }
 
     pub(crate) fn with_announce(self, announce: Announce) -> Self {
@@ -263,6 +270,7 @@ impl Settings {
             address: first.to_string().into(),
             command_timeout,
             fence,
+            tracking: true,
             client_name: None,
             sentinel_credentials: None,
             announce: Announce::default(),

@@ -168,6 +168,11 @@ impl ConnectionError {
         Self::Lost("replies are out of step with their commands".to_owned())
     }
 
+    /// The server refuses the command, and others it may accept.
+    pub(crate) fn is_about_the_command(&self) -> bool {
+        matches!(self, Self::Refused(refusal) if !refusal.kind.is_of_the_server())
+    }
+
     pub(crate) fn silent() -> Self {
         Self::Timeout("no answer".to_owned())
     }
@@ -221,13 +226,13 @@ pub(super) fn permitted(
 ) -> Result<Option<Reply>, ConnectionError> {
     match answer {
         Ok(reply) => Ok(Some(reply)),
-        Err(ConnectionError::Refused(refusal)) if !refusal.kind.is_of_the_server() => Ok(None),
+        Err(problem) if problem.is_about_the_command() => Ok(None),
         Err(problem) => Err(problem),
     }
 }
 
 #[cfg(feature = "test-util")]
-pub use custom::{Transport, TransportConnection};
+pub use custom::{Report, Transport, TransportConnection};
 
 #[cfg(feature = "test-util")]
 mod custom {
@@ -258,6 +263,9 @@ mod custom {
         }
     }
 
+    /// What is done with a report: of a key, or of everything.
+    pub type Report = Arc<dyn Fn(Option<&str>) + Send + Sync>;
+
     /// One connection.
     pub trait TransportConnection: Send + Sync + 'static {
         /// Sends one command, once, and waits for its answer. The first poll hands it over; from
@@ -280,6 +288,13 @@ mod custom {
 
         /// What is heard from now on. Asked for once.
         fn messages(&self) -> UnboundedReceiver<PubSubEvent>;
+
+        /// Has `report` called with each key that was read over this connection and that another one has changed since.
+        /// `false`: there are no reports.
+        fn track(&self, report: Report) -> bool {
+            drop(report);
+            false
+        }
 
         /// Ready when the connection has ended. Dropping the future ends the connection. Asked for
         /// once, before anything else.

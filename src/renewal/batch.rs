@@ -20,6 +20,8 @@ pub(super) struct BatchItem {
     pub(super) renewal: RenewalKey,
     /// How many replicas must confirm it.
     pub(super) replicas: u32,
+    /// It renews nothing: others have changed the lock, and only a loss is of interest.
+    pub(super) is_look: bool,
     answered: bool,
 }
 
@@ -39,6 +41,25 @@ pub(super) struct Renewals {
 
 impl Renewals {
     pub(super) fn add(&mut self, entry: &Arc<Entry>, owner: OwnerKey, request: RenewalRequest) {
+        self.push(entry, owner, request, false);
+    }
+
+    pub(super) fn add_look(
+        &mut self,
+        entry: &Arc<Entry>,
+        owner: OwnerKey,
+        request: RenewalRequest,
+    ) {
+        self.push(entry, owner, request, true);
+    }
+
+    fn push(
+        &mut self,
+        entry: &Arc<Entry>,
+        owner: OwnerKey,
+        request: RenewalRequest,
+        is_look: bool,
+    ) {
         let renewal = RenewalKey::new(entry.name_of(owner), &request.field, request.asked);
         let script = renewed_by(renewal.kind);
         let items = self
@@ -51,6 +72,7 @@ impl Renewals {
             generation: request.generation,
             renewal,
             replicas: request.replicas,
+            is_look,
             answered: false,
         });
     }
@@ -85,6 +107,9 @@ impl BatchItem {
 
     pub(super) fn report(&mut self, outcome: RenewOutcome) {
         self.answered = true;
+        if self.is_look && !matches!(outcome, RenewOutcome::Lost(_)) {
+            return;
+        }
         let (owner, generation) = (self.owner, self.generation);
         self.entry
             .step(|core, now, out| core.renewed(now, owner, generation, outcome, out));

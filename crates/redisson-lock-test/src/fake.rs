@@ -43,9 +43,9 @@ impl FakeRedis {
     /// ```
     #[must_use]
     pub fn start() -> Self {
-        Self {
-            server: Server::without_task(),
-        }
+        let server = Server::without_task();
+        server.report();
+        Self { server }
     }
 
     /// Connects a client with default settings. Each call makes a client of its own.

@@ -22,6 +22,7 @@ mod lua;
 mod network;
 mod rights;
 mod server;
+mod tracking;
 
 pub use cluster::{Gossip, NODES, Promoted};
 pub use connection::Access;

@@ -7,7 +7,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 
 use parking_lot::Mutex;
@@ -17,9 +17,10 @@ use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
 use super::failed::HUNG_UP;
-use super::replies::Replies;
+use super::replies::{Arrived, Replies};
 use super::requests::{Answer, Requests};
 use super::stream::{Stream, failed};
+use crate::redis::reports::LaneReports;
 use crate::redis::transport::{Arg, ConnectionError};
 
 /// What the callers of a connection share with its tasks.
@@ -28,6 +29,7 @@ pub(super) struct Shared {
     /// Locked before `socket` where both are.
     requests: Mutex<Requests>,
     socket: Mutex<Socket>,
+    reports: OnceLock<LaneReports>,
 }
 
 #[derive(Default)]
@@ -69,6 +71,12 @@ impl Shared {
             closed.wake();
         }
         Ok(added)
+    }
+
+    /// What the server sends by itself goes there, from now on.
+    pub(super) fn report_to(&self, reports: LaneReports) {
+        // It is set once.
+        _ = self.reports.set(reports);
     }
 
     fn end(&self, why: &ConnectionError) {
@@ -187,14 +195,18 @@ impl Reader {
             }
             let mut requests = self.shared.requests.lock();
             loop {
-                match self.replies.next() {
-                    Ok(Some(answer)) => {
-                        if let Err(why) = requests.reply(answer) {
-                            return Poll::Ready(why);
-                        }
+                let taken = match (self.replies.next(), self.shared.reports.get()) {
+                    (Ok(Some(Arrived::Reply(answer))), _) => requests.reply(answer),
+                    (Ok(Some(Arrived::Push(push))), Some(reports)) => {
+                        reports.read(&push);
+                        Ok(())
                     }
-                    Ok(None) => break,
-                    Err(malformed) => return Poll::Ready(malformed.into()),
+                    (Ok(Some(Arrived::Push(_))), None) => Err(ConnectionError::out_of_step()),
+                    (Ok(None), _) => break,
+                    (Err(malformed), _) => Err(malformed.into()),
+                };
+                if let Err(why) = taken {
+                    return Poll::Ready(why);
                 }
             }
         }

@@ -14,6 +14,7 @@ use super::requests::Answer;
 use super::stream;
 use super::task::Task;
 use crate::error::RefusalKind;
+use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
 use crate::redis::transport::{Arg, Args, BoxFuture, ConnectionError};
 use crate::runtime::event;
@@ -83,6 +84,11 @@ impl Multiplexed {
             answer => _ = answer?,
         }
         Ok(())
+    }
+
+    /// What the server sends by itself goes there, from now on.
+    pub(super) fn report_to(&self, reports: LaneReports) {
+        self.0.report_to(reports);
     }
 
     /// The reply has until then too.

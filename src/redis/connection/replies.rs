@@ -1,16 +1,23 @@
-//! Cuts what a server sends into replies.
+//! Cuts what a server sends into replies and reports, in either version of the protocol.
 //!
-//! The codec reads a reply that is there completely: by itself it would read each part again whenever more arrives, follow
-//! lists within lists until the stack ends, and wait for any length that a server claims.
+//! No codec of a library: those at hand read each part again whenever more arrives, follow lists within lists until the
+//! stack ends, wait for any length that a server claims, and keep the pairs of a map in no order.
 
 use bytes::{Buf, BytesMut};
-use redis_protocol::resp2::decode::decode_range;
-use redis_protocol::resp2::types::RangeFrame;
 use smallvec::SmallVec;
 
 use super::failed::without_arguments;
 use super::requests::Answer;
 use crate::redis::transport::{ConnectionError, Reply};
+
+/// Something that has arrived completely.
+#[derive(Debug)]
+pub(super) enum Arrived {
+    /// The reply to the first request that has none.
+    Reply(Answer),
+    /// What the server sends by itself.
+    Push(Reply),
+}
 
 /// Bytes that have arrived, and how far the first reply in them is complete.
 #[derive(Default)]
@@ -24,7 +31,7 @@ pub(super) struct Replies {
     lists: SmallVec<[u64; 4]>,
 }
 
-/// From where to where, as the codec has it.
+/// From where to where.
 type Range = (usize, usize);
 
 /// What no server sends.
@@ -34,7 +41,6 @@ pub(super) enum Malformed {
     TooLong,
     TooDeep,
     Type(u8),
-    Codec,
 }
 
 impl From<Malformed> for ConnectionError {
@@ -44,22 +50,21 @@ impl From<Malformed> for ConnectionError {
             Malformed::TooLong => format!("more than {} MiB", REPLY_MAX >> 20),
             Malformed::TooDeep => format!("lists within lists, {DEPTH_MAX} deep"),
             Malformed::Type(byte) => format!("an unknown type, {:?}", char::from(byte)),
-            Malformed::Codec => "something that is no reply".to_owned(),
         };
         Self::Lost(format!("the server has sent {what}"))
     }
 }
 
 impl Replies {
-    /// The next reply, if it is there.
-    pub(super) fn next(&mut self) -> Result<Option<Answer>, Malformed> {
+    /// The next reply or report, if it is there.
+    pub(super) fn next(&mut self) -> Result<Option<Arrived>, Malformed> {
         loop {
             let Some((kind, line)) = self.line()? else {
                 return Ok(None);
             };
             let after = line.1 + CRLF.len();
             let has_ended = match kind {
-                b'+' | b'-' => {
+                b'+' | b'-' | b'_' | b'#' | b',' | b'(' => {
                     self.at = after;
                     true
                 }
@@ -68,7 +73,7 @@ impl Replies {
                     self.at = after;
                     true
                 }
-                b'$' => {
+                b'$' | b'=' | b'!' => {
                     let length = self.length(line)?;
                     let end = length.map_or(after, |length| after + length + CRLF.len());
                     if end > REPLY_MAX {
@@ -85,9 +90,13 @@ impl Replies {
                     self.at = end;
                     true
                 }
-                b'*' => {
-                    let items = self.length(line)?.unwrap_or(0);
+                b'*' | b'~' | b'%' | b'>' => {
+                    let is_within = self.at > 0;
+                    let items = self.items(kind, line)?;
                     self.at = after;
+                    if kind == b'>' && is_within {
+                        return Err(Malformed::Type(kind));
+                    }
                     if items > 0 && self.lists.len() == DEPTH_MAX {
                         return Err(Malformed::TooDeep);
                     }
@@ -100,7 +109,7 @@ impl Replies {
             };
             self.searched = self.at;
             if has_ended && self.is_complete() {
-                return self.cut().map(Some);
+                return Ok(Some(self.cut()));
             }
         }
     }
@@ -153,48 +162,96 @@ impl Replies {
         }
     }
 
-    fn cut(&mut self) -> Result<Answer, Malformed> {
+    /// How many values the list of this type has that begins with this line.
+    fn items(&self, kind: u8, line: Range) -> Result<usize, Malformed> {
+        let length = self.length(line)?.unwrap_or(0);
+        // A map counts its pairs.
+        Ok(if kind == b'%' { 2 * length } else { length })
+    }
+
+    fn cut(&mut self) -> Arrived {
         let length = std::mem::take(&mut self.at);
         self.searched = 0;
         let bytes = self.arrived.get(..length).unwrap_or_default();
-        let decoded = decode_range(bytes).ok().flatten();
-        let Some((frame, _)) = decoded.filter(|(_, decoded)| *decoded == length) else {
-            return Err(Malformed::Codec);
-        };
-        let answer = match frame {
-            RangeFrame::Error(range) => {
-                let text = lossy(bytes, range);
-                Err(ConnectionError::refused(without_arguments(&text)))
-            }
-            frame => Ok(reply(bytes, frame)),
-        };
+        let kind = bytes.first().copied();
+        let reply = Complete(bytes).value();
         self.arrived.advance(length);
-        Ok(answer)
-    }
-}
-
-fn reply(bytes: &[u8], frame: RangeFrame) -> Reply {
-    match frame {
-        RangeFrame::SimpleString((from, to)) | RangeFrame::BulkString((from, to)) => {
-            let bytes = bytes.get(from..to).unwrap_or_default();
-            match std::str::from_utf8(bytes) {
-                Ok(text) => Reply::Text(text.to_owned()),
-                Err(_) => Reply::Bytes(bytes.into()),
+        match (kind, reply) {
+            (Some(b'-' | b'!'), Reply::Text(text)) => {
+                let refused = ConnectionError::refused(without_arguments(&text));
+                Arrived::Reply(Err(refused))
             }
+            (Some(b'>'), push) => Arrived::Push(push),
+            (_, reply) => Arrived::Reply(Ok(reply)),
         }
-        // Within a list: as a text.
-        RangeFrame::Error(range) => Reply::Text(lossy(bytes, range)),
-        RangeFrame::Integer(number) => Reply::Number(number),
-        RangeFrame::Array(items) => {
-            let items = items.into_iter().map(|item| reply(bytes, item));
-            Reply::List(items.collect())
-        }
-        RangeFrame::Null => Reply::Nil,
     }
 }
 
-fn lossy(bytes: &[u8], (from, to): Range) -> String {
-    String::from_utf8_lossy(bytes.get(from..to).unwrap_or_default()).into_owned()
+/// The rest of something that is there completely.
+struct Complete<'a>(&'a [u8]);
+
+impl<'a> Complete<'a> {
+    /// The next value, as the older version of the protocol has it: lists for maps and sets, texts for doubles, numbers
+    /// for booleans. An error within a list is a text.
+    fn value(&mut self) -> Reply {
+        let (kind, line) = self.line();
+        match kind {
+            b':' => Reply::Number(number(line)),
+            b'#' => Reply::Number((line == b"t").into()),
+            b'_' => Reply::Nil,
+            b'-' => Reply::Text(String::from_utf8_lossy(line).into_owned()),
+            b'$' | b'=' | b'!' => match usize::try_from(number(line)) {
+                Ok(length) => {
+                    let text = self.take(length + CRLF.len());
+                    let text = text.get(..length).unwrap_or_default();
+                    match kind {
+                        // Three letters say what it is.
+                        b'=' => read_text(text.get(4..).unwrap_or_default()),
+                        b'!' => Reply::Text(String::from_utf8_lossy(text).into_owned()),
+                        _ => read_text(text),
+                    }
+                }
+                Err(_) => Reply::Nil,
+            },
+            b'*' | b'~' | b'%' | b'>' => match usize::try_from(number(line)) {
+                Ok(length) => {
+                    let length = if kind == b'%' { 2 * length } else { length };
+                    Reply::List((0..length).map(|_| self.value()).collect())
+                }
+                Err(_) => Reply::Nil,
+            },
+            _ => read_text(line),
+        }
+    }
+
+    fn line(&mut self) -> (u8, &'a [u8]) {
+        let end = self.0.windows(CRLF.len()).position(|end| end == CRLF);
+        let line = self.take(end.unwrap_or(0) + CRLF.len());
+        let kind = line.first().copied().unwrap_or_default();
+        (
+            kind,
+            line.get(1..line.len() - CRLF.len()).unwrap_or_default(),
+        )
+    }
+
+    fn take(&mut self, length: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
+
+/// It was read before.
+fn number(line: &[u8]) -> i64 {
+    let text = std::str::from_utf8(line);
+    text.ok().and_then(|text| text.parse().ok()).unwrap_or(-1)
+}
+
+fn read_text(bytes: &[u8]) -> Reply {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Reply::Text(text.to_owned()),
+        Err(_) => Reply::Bytes(bytes.into()),
+    }
 }
 
 const CRLF: &[u8] = b"\r\n";

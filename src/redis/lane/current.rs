@@ -12,6 +12,7 @@ use crate::error::Cause;
 use crate::redis::answers::Misfits;
 use crate::redis::fence::{ConnectionFence, Fences};
 use crate::redis::link::{Link, SendError};
+use crate::redis::reports::Reports;
 use crate::runtime::{Runtime, Tasks};
 
 /// Where the lanes of a client live, and whom they tell.
@@ -28,6 +29,7 @@ pub(in crate::redis) struct ConnectionContext {
     /// Whether the client holds a lock or waits for one, once it can have any.
     pub(in crate::redis) in_use: Arc<OnceLock<InUse>>,
     pub(in crate::redis) fences: Arc<Fences>,
+    pub(in crate::redis) reports: Arc<Reports>,
 }
 
 pub(in crate::redis) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
@@ -42,7 +44,14 @@ impl ConnectionContext {
             doubted: Arc::default(),
             in_use: Arc::default(),
             fences: Arc::default(),
+            reports: Arc::default(),
         }
+    }
+
+    /// The same with connections for commands that report, of this many numbers.
+    pub(in crate::redis) fn with_reports(self, lanes: usize) -> Self {
+        let reports = Arc::new(Reports::new(lanes));
+        Self { reports, ..self }
     }
 
     pub(in crate::redis) fn is_in_use(&self) -> bool {

@@ -16,6 +16,8 @@ use crate::redis::endpoint::{Endpoint, Identified};
 use crate::redis::fence::{self, ConnectionFence, Identity};
 use crate::redis::link::Link;
 use crate::redis::probe;
+use crate::redis::reports::LaneReports;
+use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
 use crate::runtime::event;
 
@@ -57,6 +59,7 @@ impl Supervisor {
                 link,
                 mut task,
                 _ended,
+                ..
             } = connected;
             current.0.set(State::Up(Arc::clone(&link)));
             let unwanted = is(self.wanted.clone(), false);
@@ -97,6 +100,10 @@ impl Supervisor {
                 %connection_fence,
                 "command connection replaced"
             );
+            if replacement.is_tracking {
+                // What was read over the last connection is not tracked by this one.
+                self.context.reports.add_lane(self.nth);
+            }
             connected = replacement;
         }
     }
@@ -256,12 +263,41 @@ impl Supervisor {
             true => fence::identify(&connection, settings.command_timeout).await?,
             false => None,
         };
+        let is_tracking = self.track(&connection, &settings).await?;
         Ok(Opened {
             connection,
             task,
             identity,
             server,
+            is_tracking,
         })
+    }
+
+    /// Has the server report changes of what is read over a connection for scripts. `false`: it does not.
+    async fn track(
+        &self,
+        connection: &Connection,
+        settings: &Settings,
+    ) -> Result<bool, ConnectionError> {
+        let reports = &self.context.reports;
+        if !reports.are_wanted(self.nth) {
+            return Ok(false);
+        }
+        let reports_here = LaneReports {
+            reports: Arc::clone(reports),
+            lane: self.nth,
+        };
+        match connection
+            .track(reports_here, settings.command_timeout)
+            .await
+        {
+            Ok(()) => Ok(true),
+            Err(problem) if problem.is_about_the_command() => {
+                reports.refused(&settings.address, &problem);
+                Ok(false)
+            }
+            Err(problem) => Err(problem),
+        }
     }
 
     /// Makes sure that the predecessor of a connection has ended, and that the connection can
@@ -272,6 +308,7 @@ impl Supervisor {
             task,
             identity,
             server,
+            is_tracking,
         } = opened;
         let timeout = self.endpoint.settings().command_timeout;
         let fence = match (self.fence(&connection, server).await?, &identity) {
@@ -295,6 +332,7 @@ impl Supervisor {
         Ok(Connected {
             link,
             task,
+            is_tracking,
             _ended: ended,
         })
     }
@@ -350,12 +388,15 @@ pub(super) struct Opened {
     task: Task,
     identity: Option<Identity>,
     server: Identified,
+    is_tracking: bool,
 }
 
 /// A connection with the task that drives it.
 pub(super) struct Connected {
     link: Arc<Link>,
     task: Task,
+    /// The server reports changes of what is read over it.
+    is_tracking: bool,
     /// Dropped with the supervisor, also when its runtime ends: callers waiting on the link are
     /// notified.
     _ended: DropGuard,

@@ -80,6 +80,7 @@ pub(super) const FIRST: [Part; 10] = [
             "waiting",
             "channels",
             "renewal",
+            "tracking",
             "cluster_node",
             "from_fred",
             "credentials",

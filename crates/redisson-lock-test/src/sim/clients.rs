@@ -56,6 +56,7 @@ impl Server {
             messages,
             ended: ended.clone(),
             rng,
+            tracking: None,
         };
         state.wires.insert(serial, wire);
         (

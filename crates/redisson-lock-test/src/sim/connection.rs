@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redisson_lock::test_util::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role, Transport,
+    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Report, Role, Transport,
     TransportConnection,
 };
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -150,6 +150,10 @@ impl TransportConnection for Connection {
             .expect("a connection is listened to once")
     }
 
+    fn track(&self, report: Report) -> bool {
+        self.server.track(self.serial, report)
+    }
+
     fn closed(&self) -> BoxFuture<'static, ()> {
         let (closing, ended) = (self.closing.lock().take(), self.ended.clone());
         Box::pin(async move {
@@ -239,6 +243,7 @@ impl Command {
                 replicas: *replicas,
                 within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
             },
+            ("CLIENT", [Arg::Fixed("TRACKING"), ..]) => Self::Without("client|tracking"),
             ("CLIENT", [Arg::Fixed("ID")]) => Self::Without("client|id"),
             ("INFO", _) => Self::Without("info"),
             (

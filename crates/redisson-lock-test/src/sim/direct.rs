@@ -104,8 +104,14 @@ impl Server {
 
     /// Looks at the data, or changes it, between two scripts.
     pub(crate) fn between_scripts<T>(&self, work: impl FnOnce(&mut Keyspace) -> T) -> T {
-        let _state = self.state.lock();
-        self.with_keyspace(work)
+        let done = {
+            let mut state = self.state.lock();
+            let done = self.with_keyspace(work);
+            self.report_changes(&mut state);
+            done
+        };
+        self.settle();
+        done
     }
 
     /// Another client takes the lock from its holder, and renews it from now on.

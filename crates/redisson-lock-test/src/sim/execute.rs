@@ -70,6 +70,8 @@ impl Server {
                 keys,
                 args,
             } => {
+                // Of what has changed before.
+                self.report_changes(state);
                 if let Some(text) = self.redirected(state, serial, &keys) {
                     return state.answer(serial, answer, Err(text));
                 }
@@ -79,6 +81,7 @@ impl Server {
                     let text = "NOSCRIPT No matching script. Please use EVAL.".to_owned();
                     return state.answer(serial, answer, Err(text));
                 };
+                self.note_read(state, serial, &executed.keys);
                 let executed = Executed { late, ..executed };
                 let reply = executed.reply.clone();
                 match &mut self.merged(state) {

@@ -167,6 +167,10 @@ impl Keyspace {
         }
     }
 
+    pub(super) fn stored(&self, key: &str) -> Option<&Stored> {
+        self.keys.get(key)
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.keys.contains_key(key)
     }

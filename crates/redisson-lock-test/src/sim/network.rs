@@ -15,6 +15,7 @@ use super::cluster::Cluster;
 use super::connection::Command;
 use super::lua::Interpreter;
 use super::rights::{self, Rights};
+use super::tracking::Tracking;
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -77,6 +78,8 @@ pub(super) struct Network {
     pub(super) delayed: BTreeMap<usize, Duration>,
     /// Messages to this client are lost until then.
     pub(super) deaf_until: BTreeMap<usize, Instant>,
+    /// Connections may ask for reports of changes.
+    pub(super) reports: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +122,8 @@ pub(super) struct Wire {
     pub(super) messages: mpsc::UnboundedSender<PubSubEvent>,
     pub(super) ended: CancellationToken,
     pub(super) rng: Rng,
+    /// `None`: it gets no reports of changes.
+    pub(super) tracking: Option<Tracking>,
 }
 
 pub(super) type Answered = Result<Reply, String>;
@@ -137,6 +142,8 @@ pub(super) struct Outgoing {
 pub(super) enum What {
     Answer(oneshot::Sender<Answered>, Answered),
     PubSubEvent(PubSubEvent),
+    /// Another connection has changed this key.
+    Report(String),
 }
 
 impl Network {

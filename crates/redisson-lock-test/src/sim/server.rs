@@ -117,6 +117,7 @@ impl Server {
             replicas: 0,
             delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
+            reports: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -162,8 +163,10 @@ impl Server {
                 .is_some_and(|Reverse((at, ..))| *at <= Instant::now());
             due.then(|| state.events.pop()).flatten()
         };
-        if let Some(Reverse((.., event))) = event {
-            self.happen(event);
+        match event {
+            Some(Reverse((.., event))) => self.happen(event),
+            // What has run out meanwhile.
+            None => self.report_changes(&mut self.state.lock()),
         }
         self.observe();
     }
@@ -175,6 +178,7 @@ impl Server {
             Event::Deliver(serial) => self.deliver(serial),
             Event::Apply(number) => self.apply(number),
         }
+        self.report_changes(&mut self.state.lock());
     }
 
     /// Has the observer compare what everybody believes with what is.
@@ -224,7 +228,7 @@ impl Server {
     }
 
     fn deliver(&self, serial: u64) {
-        let outgoing = {
+        let answer = {
             let mut state = self.state.lock();
             let paused = state.paused;
             let Some(wire) = state
@@ -241,19 +245,24 @@ impl Server {
                 .answers
                 .front()
                 .map(|next| next.arrives_at.max(Instant::now()));
-            if let What::PubSubEvent(received) = outgoing.what {
-                let _ = wire.messages.send(received);
-                if let Some(at) = next {
-                    state.schedule(at, Event::Deliver(serial));
+            let answer = match outgoing.what {
+                What::PubSubEvent(received) => {
+                    let _ = wire.messages.send(received);
+                    None
                 }
-                return;
-            }
+                What::Report(key) => {
+                    let tracking = wire.tracking.as_ref();
+                    tracking.inspect(|tracking| (tracking.report)(Some(&key)));
+                    None
+                }
+                What::Answer(sender, answered) => Some((sender, answered)),
+            };
             if let Some(at) = next {
                 state.schedule(at, Event::Deliver(serial));
             }
-            outgoing
+            answer
         };
-        if let What::Answer(sender, answered) = outgoing.what {
+        if let Some((sender, answered)) = answer {
             let mut state = self.state.lock();
             let late = state.late_percent > 0 && state.rng.u8(0..100) < state.late_percent;
             if late {

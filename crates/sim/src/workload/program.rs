@@ -13,6 +13,8 @@ pub struct Program {
     pub kinds: [LockKind; LOCKS.len()],
     /// For how long a place in the queue of a fair lock counts after its turn has come.
     pub fair_wait_ms: u64,
+    /// Servers report changes of what is held.
+    pub reports: bool,
     /// How Java reads.
     pub java_reads: JavaReads,
     /// Some calls take several locks as one.

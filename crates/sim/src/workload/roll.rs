@@ -13,8 +13,7 @@ use super::program::{
 impl Program {
     /// The program of a seed.
     pub fn roll(seed: u64) -> Self {
-        let mut rng = Rng::with_seed(seed);
-        let rng = &mut rng;
+        let rng = &mut Rng::with_seed(seed);
         let kind = rng.u8(0..100);
         let (healthy, fenced, rights) = (kind < 20, kind < 80, kind >= 92);
         let command_ms = [200, 400, 900][rng.usize(0..3)];
@@ -71,6 +70,7 @@ impl Program {
             seed,
             kinds: [LockKind::Plain; LOCKS.len()],
             fair_wait_ms: 300_000,
+            reports: seed.is_multiple_of(2),
             java_reads: JavaReads::like_ours(watchdog_ms),
             several: false,
             cluster: false,

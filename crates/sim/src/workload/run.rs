@@ -130,6 +130,9 @@ impl Session {
         let running = world.spawn();
         // Connecting is not what is tried here; it is slow and fails often enough later.
         world.set_latency(CALM);
+        if program.reports {
+            world.report();
+        }
         let mut clients = Vec::new();
         for (nth, plan) in program.clients.iter().enumerate() {
             world.deny(nth, "client|kill", !plan.may_kill);

@@ -20,6 +20,9 @@ impl fmt::Display for Program {
             "seed {}, {:?} locks: command timeout {} ms, watchdog timeout {} ms, latency up to {usual} ms, {seldom_percent} % up to {seldom} ms, {} % of the answers applied late",
             self.seed, self.kinds, self.command_ms, self.watchdog_ms, self.late_percent
         )?;
+        if self.reports {
+            writeln!(f, "  changes are reported")?;
+        }
         if self.kinds.contains(&LockKind::Fair) {
             writeln!(f, "  a place counts for {} ms", self.fair_wait_ms)?;
         }

@@ -314,6 +314,7 @@ fn a_waiter_of_a_fair_lock_gets_it_after_a_reconnect_without_a_fence() {
         ),
         watchdog_ms: 30_000,
         fair_wait_ms: 300_000,
+        reports: false,
         late_percent: 0,
         ..Program::roll(1).of_kind(LockKind::Fair)
     };
@@ -400,6 +401,7 @@ fn a_late_release_does_not_free_what_a_fair_lock_gave_to_the_next_call_of_its_ow
         watchdog_ms: 3_000,
         command_ms: 900,
         fair_wait_ms: 5_000,
+        reports: false,
         clients: vec![unfenced],
         rounds: one_round(tasks, vec![(1_432, cut_off(0, false, false))]),
         ..Program::roll(4_727).of_kind(LockKind::Fair)

@@ -9,13 +9,18 @@ fn read(bytes: &[u8], step: usize) -> Result<Vec<Answer>, Malformed> {
     let (mut replies, mut all) = (Replies::default(), Vec::new());
     for part in bytes.chunks(step) {
         replies.arrived.extend_from_slice(part);
-        while let Some(answer) = replies.next()? {
-            all.push(answer);
+        while let Some(arrived) = replies.next()? {
+            all.push(match arrived {
+                Arrived::Reply(answer) => answer,
+                Arrived::Push(push) => Ok(Reply::List(vec![text(PUSHED), push])),
+            });
         }
     }
     assert!(replies.arrived.is_empty(), "all of it was read");
     Ok(all)
 }
+
+const PUSHED: &str = "pushed";
 
 fn text(text: &str) -> Reply {
     Reply::Text(text.to_owned())
@@ -24,7 +29,16 @@ fn text(text: &str) -> Reply {
 #[test]
 fn replies_are_the_same_wherever_they_are_cut() {
     let bytes = b"+OK\r\n:-7\r\n$5\r\na\r\nbc\r\n$0\r\n\r\n$-1\r\n*-1\r\n*0\r\n$2\r\n\xff\0\r\n\
-        -NOSCRIPT No matching script\r\n*3\r\n:1\r\n*2\r\n+a\r\n*1\r\n*0\r\n-inner error\r\n+last\r\n";
+        -NOSCRIPT No matching script\r\n*3\r\n:1\r\n*2\r\n+a\r\n*1\r\n*0\r\n-inner error\r\n\
+        _\r\n#t\r\n#f\r\n,1.5\r\n(12345678901234567890\r\n=6\r\ntxt:ab\r\n!7\r\nERR a\r\n\r\n\
+        ~2\r\n+a\r\n_\r\n%2\r\n+b\r\n:1\r\n+a\r\n%0\r\n\
+        >2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n>2\r\n+invalidate\r\n_\r\n+last\r\n";
+    let invalidate = |about| {
+        Reply::List(vec![
+            text(PUSHED),
+            Reply::List(vec![text("invalidate"), about]),
+        ])
+    };
     let expected = [
         Ok(text("OK")),
         Ok(Reply::Number(-7)),
@@ -40,6 +54,22 @@ fn replies_are_the_same_wherever_they_are_cut() {
             Reply::List(vec![text("a"), Reply::List(vec![Reply::List(Vec::new())])]),
             text("inner error"),
         ])),
+        Ok(Reply::Nil),
+        Ok(Reply::Number(1)),
+        Ok(Reply::Number(0)),
+        Ok(text("1.5")),
+        Ok(text("12345678901234567890")),
+        Ok(text("ab")),
+        Err("ERR a\r\n"),
+        Ok(Reply::List(vec![text("a"), Reply::Nil])),
+        Ok(Reply::List(vec![
+            text("b"),
+            Reply::Number(1),
+            text("a"),
+            Reply::List(Vec::new()),
+        ])),
+        Ok(invalidate(Reply::List(vec![text("a")]))),
+        Ok(invalidate(Reply::Nil)),
         Ok(text("last")),
     ];
     for step in 1..=bytes.len() {
@@ -64,6 +94,9 @@ fn what_no_server_sends_is_found_as_soon_as_it_is_there() {
         (b"*99999999999999\r\n", Some(Malformed::TooLong)),
         (b"$99999999999\r\n", Some(Malformed::TooLong)),
         (b"$3\r\nabcde\r\n", Some(Malformed::Length)),
+        (b"%99999999999999\r\n", Some(Malformed::TooLong)),
+        (b"*1\r\n>1\r\n", Some(Malformed::Type(b'>'))),
+        (b"*?\r\n", Some(Malformed::Length)),
     ] {
         let mut replies = Replies::default();
         replies.arrived.extend_from_slice(bytes);
@@ -80,7 +113,7 @@ fn lists_within_lists_end_before_the_stack_does() {
     assert!(matches!(replies.next(), Ok(None)));
     replies.arrived.extend_from_slice(b":1\r\n");
     assert!(
-        matches!(replies.next(), Ok(Some(Ok(_)))),
+        matches!(replies.next(), Ok(Some(Arrived::Reply(Ok(_))))),
         "as deep as that is allowed"
     );
     replies.arrived.extend_from_slice(&deep);
@@ -99,7 +132,7 @@ fn a_long_line_that_drips_is_read_once() {
         assert!(matches!(replies.next(), Ok(None)));
     }
     replies.arrived.extend_from_slice(b"\r\n");
-    let Ok(Some(Ok(Reply::Text(text)))) = replies.next() else {
+    let Ok(Some(Arrived::Reply(Ok(Reply::Text(text))))) = replies.next() else {
         panic!("it is complete");
     };
     assert_eq!(text.len(), 200_000);
@@ -110,7 +143,7 @@ fn a_long_line_that_drips_is_read_once() {
 /// no panic comes of any.
 #[test]
 fn whatever_arrives_is_read_in_the_same_way_wherever_it_is_cut() {
-    let parts: [&[u8]; 14] = [
+    let parts: [&[u8]; 22] = [
         b"+OK\r\n",
         b":12\r\n",
         b"$3\r\nabc\r\n",
@@ -125,6 +158,14 @@ fn whatever_arrives_is_read_in_the_same_way_wherever_it_is_cut() {
         b"$12\r\n",
         b":-\r\n",
         b"~1\r\n",
+        b"_\r\n",
+        b"#t\r\n",
+        b",1.5\r\n",
+        b"=6\r\ntxt:ab\r\n",
+        b"!3\r\nERR\r\n",
+        b"%1\r\n",
+        b">2\r\n+invalidate\r\n",
+        b"(12\r\n",
     ];
     let mut rolls = Rolls(7);
     let given = std::env::var("REPLY_STREAMS");
@@ -157,7 +198,12 @@ fn all_of(bytes: &[u8], step: usize) -> (Vec<Result<Reply, String>>, Option<Malf
         replies.arrived.extend_from_slice(part);
         loop {
             match replies.next() {
-                Ok(Some(answer)) => all.push(answer.map_err(|problem| problem.to_string())),
+                Ok(Some(Arrived::Reply(answer))) => {
+                    all.push(answer.map_err(|problem| problem.to_string()));
+                }
+                Ok(Some(Arrived::Push(push))) => {
+                    all.push(Ok(Reply::List(vec![text(PUSHED), push])));
+                }
                 Ok(None) => break,
                 Err(malformed) => return (all, Some(malformed)),
             }

@@ -1,0 +1,210 @@
+//! What servers report: keys that others than the connection which has read them have changed.
+//!
+//! A report is a hint, as every message is: what it is about is looked at. It may be late, and there is none of what was
+//! changed while the connection was down, so each new connection has all that is held over it looked at.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::transport::{ConnectionError, Reply};
+use crate::runtime::event;
+
+/// What was reported, until the renewal task asks for it.
+#[derive(Default)]
+pub(crate) struct Reports {
+    /// How many connections to each server are to report. None: they are not wanted.
+    lanes: usize,
+    reported: Mutex<Reported>,
+    notify: Notify,
+    /// That a server does not report was said.
+    is_refusal_known: AtomicBool,
+}
+
+#[derive(Default)]
+struct Reported {
+    changed: Changed,
+    /// What is reported before is dropped.
+    paused_until: Option<Instant>,
+}
+
+/// What others have changed.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Changed {
+    pub(crate) keys: BTreeSet<Box<str>>,
+    /// Connections of these numbers, to any server, report no single keys: all may have changed.
+    pub(crate) lanes: BTreeSet<usize>,
+}
+
+impl Reports {
+    pub(super) fn new(lanes: usize) -> Self {
+        Self {
+            lanes,
+            ..Self::default()
+        }
+    }
+
+    /// Whether connections of this number are to report.
+    pub(super) fn are_wanted(&self, lane: usize) -> bool {
+        lane < self.lanes
+    }
+
+    /// A server does not report. It is said once.
+    pub(super) fn refused(&self, server: &str, problem: &ConnectionError) {
+        if !self.is_refusal_known.swap(true, Ordering::Relaxed) {
+            event!(
+                INFO,
+                server,
+                %problem,
+                "the server does not report changes of locks: a lock that is taken away is noticed at its next renewal"
+            );
+        }
+    }
+
+    /// A lock whose key was changed.
+    pub(crate) fn add(&self, key: &str) {
+        self.change(|changed| _ = changed.keys.insert(key.into()));
+    }
+
+    /// Everything that is held over connections of this number may have changed.
+    pub(super) fn add_lane(&self, lane: usize) {
+        self.change(|changed| _ = changed.lanes.insert(lane));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Changed)) {
+        let mut reported = self.reported.lock();
+        if let Some(until) = reported.paused_until {
+            if Instant::now() < until {
+                return;
+            }
+            reported.paused_until = None;
+        }
+        let changed = &mut reported.changed;
+        change(changed);
+        // They would fill the memory.
+        if changed.keys.len() > KEYS_MAX {
+            changed.keys.clear();
+            changed.lanes.extend(0..self.lanes);
+        }
+        drop(reported);
+        self.notify.notify_one();
+    }
+
+    /// Drops what is reported until this time has passed.
+    pub(crate) fn pause(&self, pause: Duration) {
+        let mut reported = self.reported.lock();
+        reported.changed = Changed::default();
+        reported.paused_until = Some(Instant::now() + pause);
+    }
+
+    /// Waits for what others have changed. Cancel safe.
+    pub(crate) async fn next(&self) -> Changed {
+        loop {
+            let changed = std::mem::take(&mut self.reported.lock().changed);
+            if changed != Changed::default() {
+                return changed;
+            }
+            self.notify.notified().await;
+        }
+    }
+}
+
+/// The reports of the connections of one number.
+pub(super) struct LaneReports {
+    pub(super) reports: Arc<Reports>,
+    pub(super) lane: usize,
+}
+
+impl LaneReports {
+    /// A key was changed; without one, everything may have been.
+    pub(super) fn add(&self, key: Option<&str>) {
+        match key {
+            Some(key) => self.reports.add(key),
+            None => self.reports.add_lane(self.lane),
+        }
+    }
+
+    /// Reads what a server has sent by itself.
+    pub(super) fn read(&self, push: &Reply) {
+        let Reply::List(items) = push else { return };
+        match items.as_slice() {
+            [Reply::Text(kind), about] if kind == "invalidate" => match about {
+                Reply::List(keys) => keys.iter().for_each(|key| match key {
+                    Reply::Text(key) if key.len() <= KEY_MAX => self.add(Some(key)),
+                    // No name of a lock.
+                    _ => {}
+                }),
+                // The server has thrown everything away.
+                _ => self.add(None),
+            },
+            _ => {}
+        }
+    }
+}
+
+/// Changed keys that are remembered one by one.
+const KEYS_MAX: usize = 10_000;
+
+/// No name of a lock is longer.
+const KEY_MAX: usize = 64 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_support::tokio;
+
+    fn text(text: &str) -> Reply {
+        Reply::Text(text.to_owned())
+    }
+
+    fn reports_of(lane: usize) -> LaneReports {
+        let reports = Arc::new(Reports::new(2));
+        LaneReports { reports, lane }
+    }
+
+    #[tokio::test]
+    async fn keys_are_read_one_by_one_and_a_flush_is_everything() {
+        let lane = reports_of(1);
+        let keys = vec![text("b"), Reply::Bytes([0xff].as_slice().into()), text("a")];
+        lane.read(&Reply::List(vec![text("invalidate"), Reply::List(keys)]));
+        lane.read(&Reply::List(vec![text("message"), text("c")]));
+        lane.read(&Reply::Nil);
+        let changed = lane.reports.next().await;
+        let keys: Vec<_> = changed.keys.iter().map(|key| &**key).collect();
+        assert_eq!((keys, changed.lanes.len()), (vec!["a", "b"], 0));
+        lane.read(&Reply::List(vec![text("invalidate"), Reply::Nil]));
+        let changed = lane.reports.next().await;
+        assert_eq!(
+            (changed.keys.len(), changed.lanes),
+            (0, BTreeSet::from([1]))
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_reported_during_a_pause_is_dropped() {
+        let reports = Reports::new(1);
+        reports.add("a");
+        reports.pause(Duration::from_secs(60));
+        reports.add("b");
+        let next = tokio::time::timeout(Duration::from_secs(59), reports.next()).await;
+        assert!(next.is_err());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        reports.add("c");
+        assert!(reports.next().await.keys.contains("c"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_reports_without_end_fills_no_memory() {
+        let reports = Reports::new(2);
+        for nth in 0..=KEYS_MAX {
+            reports.add(&nth.to_string());
+        }
+        let changed = reports.next().await;
+        assert_eq!((changed.keys.len(), changed.lanes.len()), (0, 2));
+    }
+}
