@@ -20,9 +20,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::answers::Expected;
 use super::reports::LaneReports;
 use super::settings::{Settings, Target};
-use super::transport::{Arg, Args, BoxFuture, ConnectionError, Reply};
+use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 #[cfg(feature = "test-util")]
 use super::transport::{NO_LIMIT, Role, TransportConnection};
 use crate::error::RefusalKind;
@@ -30,6 +31,7 @@ use crate::error::RefusalKind;
 pub(super) use channels::{Channels, Messages};
 pub(super) use failed::{Failed, connect_error};
 use multiplexed::Multiplexed;
+pub(super) use requests::Replying;
 pub(super) use task::Task;
 
 /// A connection for commands, or what a test has in its place.
@@ -78,26 +80,79 @@ impl Connection {
         args: &[Arg],
         timeout: Duration,
     ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
+        let args = args.to_vec();
         match self {
-            Self::Multiplexed(connection) => connection.command(name, args, timeout),
+            Self::Multiplexed(connection) => {
+                let connection = connection.clone();
+                Box::pin(async move { connection.command(name, &args, timeout).await })
+            }
             #[cfg(feature = "test-util")]
-            Self::Custom(connection) => custom(connection, name, args, timeout),
+            Self::Custom(connection) => {
+                let connection = Arc::clone(connection);
+                Box::pin(async move { connection.command(name, args, timeout).await })
+            }
         }
     }
 
-    /// The same, for a caller that waits as long as it wants to: the timeout is that of the write alone.
-    ///
-    /// On the heap, because it may outlive its caller: replies are judged in their order, those of callers that left too.
+    /// The same, for a caller that waits as long as it wants to: the timeout is that of the write alone. The reply is
+    /// judged when it arrives, whether the caller still waits or not.
     pub(super) fn send(
         &self,
         name: &'static str,
-        args: Args,
+        args: &[Arg],
         until: Instant,
-    ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
+        expected: Expected,
+    ) -> Replying {
         match self {
-            Self::Multiplexed(connection) => connection.send(name, args, until),
+            Self::Multiplexed(connection) => connection.send(name, args, until, Some(expected)),
             #[cfg(feature = "test-util")]
-            Self::Custom(connection) => custom(connection, name, &args, NO_LIMIT),
+            Self::Custom(connection) => {
+                let (connection, args) = (Arc::clone(connection), args.to_vec());
+                Replying::Boxed(Box::pin(async move {
+                    let answer = connection.command(name, args, NO_LIMIT).await;
+                    judged(answer, &expected)
+                }))
+            }
+        }
+    }
+
+    /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command
+    /// after it as if the slot were its own already.
+    pub(super) fn asking(
+        &self,
+        name: &'static str,
+        args: &[Arg],
+        until: Instant,
+        expected: Expected,
+    ) -> Replying {
+        match self {
+            Self::Multiplexed(connection) => {
+                let [asked, reply] = match connection.asking(name, args, until, expected) {
+                    Ok(replies) => replies,
+                    Err(why) => return why.into(),
+                };
+                Replying::Boxed(Box::pin(async move {
+                    match (asked.await, reply.await) {
+                        // Sent back to where the call came from: the reply to ASKING says why.
+                        (Err(refused), Err(ConnectionError::Refused(back)))
+                            if matches!(back.kind, RefusalKind::Moved { .. }) =>
+                        {
+                            Err(refused)
+                        }
+                        (_, answer) => answer,
+                    }
+                }))
+            }
+            #[cfg(feature = "test-util")]
+            Self::Custom(connection) => {
+                let (connection, args) = (Arc::clone(connection), args.to_vec());
+                Replying::Boxed(Box::pin(async move {
+                    let asking = connection.command("ASKING", Vec::new(), NO_LIMIT);
+                    let command = connection.command(name, args, NO_LIMIT);
+                    let (_, answer) = tokio::join!(asking, command);
+                    judged(answer, &expected)
+                }))
+            }
         }
     }
 
@@ -126,53 +181,18 @@ impl Connection {
         let words = ["TRACKING", "ON", "NOLOOP"].map(Arg::Fixed);
         self.command("CLIENT", &words, timeout).await.map(|_| ())
     }
-
-    /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command
-    /// after it as if the slot were its own already.
-    pub(super) fn asking(
-        &self,
-        name: &'static str,
-        args: Args,
-        until: Instant,
-    ) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
-        match self {
-            Self::Multiplexed(connection) => {
-                let both = connection.asking(name, args, until);
-                Box::pin(async move {
-                    match both.await? {
-                        // Sent back to where the call came from: the reply to ASKING says why.
-                        (Err(refused), Err(ConnectionError::Refused(back)))
-                            if matches!(back.kind, RefusalKind::Moved { .. }) =>
-                        {
-                            Err(refused)
-                        }
-                        (_, answer) => answer,
-                    }
-                })
-            }
-            #[cfg(feature = "test-util")]
-            Self::Custom(connection) => {
-                let (connection, args) = (Arc::clone(connection), args.to_vec());
-                Box::pin(async move {
-                    let asking = connection.command("ASKING", Vec::new(), NO_LIMIT);
-                    let command = connection.command(name, args, NO_LIMIT);
-                    let (_, answer) = tokio::join!(asking, command);
-                    answer
-                })
-            }
-        }
-    }
 }
 
+/// What a test's connection answers.
 #[cfg(feature = "test-util")]
-fn custom(
-    connection: &Arc<dyn TransportConnection>,
-    name: &'static str,
-    args: &[Arg],
-    timeout: Duration,
-) -> BoxFuture<'static, Result<Reply, ConnectionError>> {
-    let (connection, args) = (Arc::clone(connection), args.to_vec());
-    Box::pin(async move { connection.command(name, args, timeout).await })
+fn judged(
+    answer: Result<Reply, ConnectionError>,
+    expected: &Expected,
+) -> Result<Reply, ConnectionError> {
+    match answer {
+        Ok(_) | Err(ConnectionError::Refused(_)) => expected.judged(answer)?,
+        Err(_) => answer,
+    }
 }
 
 pub(super) fn slot_of(key: &str) -> u16 {

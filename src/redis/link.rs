@@ -1,7 +1,6 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,11 +9,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Answers, Expected, Misfit, Misfits};
+use super::answers::{Expected, Judge, Misfit, Misfits, NEVER};
 use super::call::{Call, OUTDATED};
-use super::connection::Connection;
+use super::connection::{Connection, Replying};
 use super::fence::Identity;
-use super::transport::{Arg, Args, BoxFuture, ConnectionError, Reply};
+use super::transport::{Arg, Args, ConnectionError, Reply};
 use crate::error::{Cause, RefusalKind};
 use crate::runtime::event;
 use crate::wire::Announce;
@@ -24,13 +23,8 @@ pub(crate) struct Link {
     connection: Connection,
     /// Where it leads to, for errors.
     server: Arc<str>,
-    answers: Answers,
+    judge: Arc<Judge>,
     pub(super) identity: Option<Identity>,
-    /// Replies read so far. While this grows, a missing reply is only slow.
-    replies: AtomicU64,
-    /// When the oldest command without a reply casts doubt on the connection, in microseconds since it
-    /// was opened; `NEVER` if there is none. Its caller may leave before; then a later one doubts.
-    doubt_at: AtomicU64,
     /// The value of `replies` when a caller last found the connection silent.
     doubted_at: AtomicU64,
     /// A caller found the connection silent.
@@ -88,10 +82,8 @@ impl Link {
         Self {
             connection,
             server,
-            answers: Answers::new(misfits),
+            judge: Arc::new(Judge::new(misfits)),
             identity,
-            replies: AtomicU64::new(0),
-            doubt_at: AtomicU64::new(NEVER),
             doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -108,18 +100,12 @@ impl Link {
 
     /// Whether no reply came since a caller doubted this connection.
     pub(super) fn is_doubted(&self) -> bool {
-        // Callers that left do not read their replies.
-        match self.answers.catch_up() {
-            Ok(true) => self.note_reply(),
-            Ok(false) => {}
-            Err(_) => self.end(),
-        }
-        self.replies.load(Ordering::Relaxed) == self.doubted_at.load(Ordering::Relaxed)
+        self.judge.replies() == self.doubted_at.load(Ordering::Relaxed)
     }
 
     /// The answer for which this connection is to be replaced: its command cannot have it.
     pub(super) fn misfit(&self) -> Option<Misfit> {
-        self.answers.misfit()
+        self.judge.misfit()
     }
 
     /// The server accepts no writes: the connection is replaced.
@@ -179,18 +165,18 @@ impl Link {
         args.extend([script, Arg::Number(call.keys.len() as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
         args.extend(call.args.iter().cloned());
-        // The next poll hands the command over; from then on it is executed whatever happens to
+        // The command is handed over now; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
+        let (connection, until) = (&self.connection, limit.until);
+        let expected = self.expected_of(words, call);
         let reply = match words {
-            Words::Name => self.connection.send("EVALSHA", args, limit.until),
-            Words::Text => self.connection.send("EVAL", args, limit.until),
-            Words::TextAsking => self.connection.asking("EVAL", args, limit.until),
+            Words::Name => connection.send("EVALSHA", &args, until, expected),
+            Words::Text => connection.send("EVAL", &args, until, expected),
+            Words::TextAsking => connection.asking("EVAL", &args, until, expected),
         };
-        match self
-            .exchange(reply, expected(words, call), sent_at, limit)
-            .await
-        {
+        drop(args);
+        match self.exchange(reply, sent_at, limit).await {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(refusal)) => {
                 let is_misplaced = refusal.kind.is_misplaced();
@@ -206,23 +192,20 @@ impl Link {
     }
 
     /// One command and its reply. A caller that has waited for a while makes the supervisor check
-    /// the connection, and keeps waiting: the reply may only be slow. A reply that comes after its
-    /// caller's limit is still judged, so `reply` has no limit of its own.
+    /// the connection, and keeps waiting: the reply may only be slow.
     async fn exchange(
         &self,
-        reply: BoxFuture<'static, Result<Reply, ConnectionError>>,
-        expected: Expected,
+        mut reply: Replying,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
-        let mut answer = pin!(self.answers.to(reply, expected));
-        let mut replies = self.replies.load(Ordering::Relaxed);
+        let mut replies = self.judge.replies();
         let mut doubt_at = start + limit.silence;
         self.note_sent(start, doubt_at, replies);
         let answer = loop {
             tokio::select! {
                 biased;
-                answer = &mut answer => break answer,
+                answer = &mut reply => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
                 () = tokio::time::sleep_until(doubt_at.min(limit.until)) => {
                     if limit.until <= doubt_at {
@@ -235,9 +218,7 @@ impl Link {
             }
         };
         match &answer {
-            Ok(_) | Err(ConnectionError::Refused(_)) => {
-                self.note_reply();
-            }
+            Ok(_) | Err(ConnectionError::Refused(_)) => {}
             // The connection may still answer other commands.
             Err(ConnectionError::NotSent {
                 has_ended: false, ..
@@ -253,7 +234,7 @@ impl Link {
     /// No reply came until `due`. That casts doubt on the connection only if no other call got a
     /// reply either, and if this process did not stall itself. Returns the replies so far.
     fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
-        let replies = self.replies.load(Ordering::Relaxed);
+        let replies = self.judge.replies();
         let late = Instant::now() > due + STALL;
         if replies == before && !late {
             self.cast_doubt(replies);
@@ -273,19 +254,10 @@ impl Link {
             let since_opened = at.duration_since(self.opened_at);
             u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
         };
-        let (doubt_at, unset) = (micros(doubt_at), NEVER);
-        let noted =
-            self.doubt_at
-                .compare_exchange(unset, doubt_at, Ordering::Relaxed, Ordering::Relaxed);
-        if noted.is_err_and(|earlier| earlier <= micros(start)) {
+        let earlier = self.judge.note_sent(micros(doubt_at));
+        if earlier.is_some_and(|earlier| earlier <= micros(start)) {
             self.cast_doubt(replies);
         }
-    }
-
-    /// Commands that are still without a reply count from the next send.
-    fn note_reply(&self) {
-        self.replies.fetch_add(1, Ordering::Relaxed);
-        self.doubt_at.store(NEVER, Ordering::Relaxed);
     }
 
     /// Ends the connection for its callers, and has it replaced.
@@ -314,9 +286,9 @@ impl Link {
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = Args::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
-        let reply = self.connection.send("WAIT", words, limit.until);
-        let expected = Expected::of("WAIT", is_number);
-        match self.exchange(reply, expected, Instant::now(), limit).await {
+        let expected = self.expected("WAIT", is_number);
+        let reply = self.connection.send("WAIT", &words, limit.until, expected);
+        match self.exchange(reply, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
@@ -335,11 +307,10 @@ impl Link {
             _ => &["SPUBLISH"],
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
-        let words = Args::from_iter(words);
         for way in ways {
-            let reply = self.connection.send(way, words.clone(), limit.until);
-            let expected = Expected::of(way, is_number);
-            let announced = self.exchange(reply, expected, Instant::now(), limit);
+            let expected = self.expected(way, is_number);
+            let reply = self.connection.send(way, &words, limit.until, expected);
+            let announced = self.exchange(reply, Instant::now(), limit);
             if let Err(problem) = announced.await {
                 event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
             }
@@ -349,9 +320,9 @@ impl Link {
     /// Waits for an answer to a command that does nothing. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let reply = self.connection.send("PING", Args::new(), limit.until);
-        let expected = Expected::of("PING", |reply| matches!(reply, Reply::Text(_)));
-        match self.exchange(reply, expected, sent_at, limit).await {
+        let expected = self.expected("PING", |reply| matches!(reply, Reply::Text(_)));
+        let reply = self.connection.send("PING", &[], limit.until, expected);
+        match self.exchange(reply, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(self.unknown(problem)),
         }
@@ -360,23 +331,34 @@ impl Link {
     fn unknown(&self, problem: ConnectionError) -> SendError {
         SendError::Unknown(problem.into_cause(&self.server))
     }
-}
 
-/// What is expected of the reply to a script.
-fn expected<T: 'static>(words: Words, call: &Call<T>) -> Expected {
-    let (decode, keys) = (call.decode, call.keys.len());
-    Expected {
-        command: call.script.name,
-        by_hash: matches!(words, Words::Name),
-        fits: Box::new(move |reply| decode(reply, keys).is_some()),
+    /// What is expected of the reply to a script.
+    fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> Expected {
+        let (decode, keys) = (call.decode, call.keys.len());
+        Expected {
+            by_hash: matches!(words, Words::Name),
+            ..self.expected(call.script.name, move |reply| decode(reply, keys).is_some())
+        }
+    }
+
+    /// What is expected of the reply to a command without a script.
+    fn expected(
+        &self,
+        command: &'static str,
+        fits: impl Fn(&Reply) -> bool + Send + 'static,
+    ) -> Expected {
+        Expected {
+            command,
+            by_hash: false,
+            fits: Box::new(fits),
+            judge: Arc::clone(&self.judge),
+        }
     }
 }
 
 fn is_number(reply: &Reply) -> bool {
     matches!(reply, Reply::Number(_))
 }
-
-const NEVER: u64 = u64::MAX;
 
 /// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);

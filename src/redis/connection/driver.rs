@@ -18,10 +18,10 @@ use tokio_util::io::poll_read_buf;
 
 use super::failed::HUNG_UP;
 use super::replies::{Arrived, Replies};
-use super::requests::{Answer, Requests};
+use super::requests::{Answer, Command, Requests};
 use super::stream::{Stream, failed};
 use crate::redis::reports::LaneReports;
-use crate::redis::transport::{Arg, ConnectionError};
+use crate::redis::transport::ConnectionError;
 
 /// What the callers of a connection share with its tasks.
 #[derive(Default)]
@@ -47,7 +47,7 @@ impl Shared {
     /// company to wait for, and this call writes them; otherwise the writer does, with those of all tasks that are ready.
     pub(super) fn add<const N: usize>(
         &self,
-        commands: [(&str, &[Arg]); N],
+        commands: [Command<'_>; N],
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
         let mut requests = self.requests.lock();

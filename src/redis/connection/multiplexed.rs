@@ -10,15 +10,17 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::driver::{Shared, drive};
 use super::failed::TOO_LONG;
-use super::requests::Answer;
+use super::requests::{Answer, Command, Replying};
 use super::stream;
 use super::task::Task;
 use crate::error::RefusalKind;
+use crate::redis::answers::Expected;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
-use crate::redis::transport::{Arg, Args, BoxFuture, ConnectionError};
+use crate::redis::transport::{Arg, Args, ConnectionError};
 use crate::runtime::event;
 
+#[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
 pub(in crate::redis) struct Multiplexed(Arc<Shared>);
 
@@ -68,7 +70,7 @@ impl Multiplexed {
         self.authenticate(server, until).await?;
         if let Some(database) = server.database() {
             let words = Args::from_iter([Arg::Number(database.into())]);
-            self.send("SELECT", words, until).await?;
+            self.send("SELECT", &words, until, None).await?;
         }
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Multiplexed {
         let Some(words) = server.credentials().await? else {
             return Ok(());
         };
-        match self.send("AUTH", words, until).await {
+        match self.send("AUTH", &words, until, None).await {
             // A server that asks for no password serves a client that has one.
             Err(ConnectionError::Refused(refusal))
                 if refusal.kind == RefusalKind::PasswordNotWanted => {}
@@ -92,46 +94,52 @@ impl Multiplexed {
     }
 
     /// The reply has until then too.
-    pub(super) fn command(
-        &self,
-        name: &'static str,
-        args: &[Arg],
-        timeout: Duration,
-    ) -> BoxFuture<'static, Answer> {
+    pub(super) async fn command(&self, name: &str, args: &[Arg], timeout: Duration) -> Answer {
         let until = Instant::now() + timeout;
-        let answer = self.send(name, args.into(), until);
-        Box::pin(async move {
-            let answer = timeout_at(until, answer).await;
-            answer.unwrap_or_else(|_| Err(ConnectionError::Timeout("no answer in time".to_owned())))
-        })
+        let reply = self.send(name, args, until, None);
+        let answer = timeout_at(until, reply).await;
+        answer.unwrap_or_else(|_| Err(ConnectionError::Timeout("no answer in time".to_owned())))
     }
 
     /// Not written by then, it is not written. The reply is waited for as long as the connection lives.
     pub(super) fn send(
         &self,
-        name: &'static str,
-        args: Args,
+        name: &str,
+        args: &[Arg],
         until: Instant,
-    ) -> BoxFuture<'static, Answer> {
-        let shared = Arc::clone(&self.0);
-        Box::pin(async move {
-            let [reply] = shared.add([(name, &args)], until)?;
-            answer(reply).await
-        })
+        expected: Option<Expected>,
+    ) -> Replying {
+        let command = Command {
+            name,
+            args,
+            expected,
+        };
+        match self.0.add([command], until) {
+            Ok([reply]) => reply.into(),
+            Err(why) => why.into(),
+        }
     }
 
-    /// ASKING and a command, with nothing between them. The reply to ASKING: whether it was refused.
+    /// ASKING and a command, with nothing between them. Both have a reply.
     pub(super) fn asking(
         &self,
-        name: &'static str,
-        args: Args,
+        name: &str,
+        args: &[Arg],
         until: Instant,
-    ) -> BoxFuture<'static, Result<(Answer, Answer), ConnectionError>> {
-        let shared = Arc::clone(&self.0);
-        Box::pin(async move {
-            let [asked, reply] = shared.add([("ASKING", &[]), (name, &args)], until)?;
-            Ok((answer(asked).await, answer(reply).await))
-        })
+        expected: Expected,
+    ) -> Result<[Replying; 2], ConnectionError> {
+        let asking = Command {
+            name: "ASKING",
+            args: &[],
+            expected: None,
+        };
+        let command = Command {
+            name,
+            args,
+            expected: Some(expected),
+        };
+        let replies = self.0.add([asking, command], until)?;
+        Ok(replies.map(Into::into))
     }
 }
 
@@ -144,15 +152,6 @@ async fn renew_credentials(connection: Multiplexed, server: Server, pause: Durat
             event!(WARN, %problem, "the credentials of a connection could not be renewed");
         }
     }
-}
-
-async fn answer(reply: oneshot::Receiver<Answer>) -> Answer {
-    let reply = reply.await;
-    reply.unwrap_or_else(|_| {
-        Err(ConnectionError::Lost(
-            "the connection was closed".to_owned(),
-        ))
-    })
 }
 
 fn too_long() -> ConnectionError {

@@ -5,14 +5,61 @@
 //! next. A request of which nothing was accepted by its deadline is taken back, and is never written.
 
 use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::redis::transport::{Arg, ConnectionError, Reply};
+use crate::redis::answers::Expected;
+use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
 
-pub(super) type Answer = Result<Reply, ConnectionError>;
+pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
+
+/// The reply to a command that was handed over, or to be. Dropped, the command is executed all the same.
+pub(in crate::redis) enum Replying {
+    Awaited(oneshot::Receiver<Answer>),
+    /// It was not handed over.
+    Refused(Option<ConnectionError>),
+    /// The first poll hands it over.
+    Boxed(BoxFuture<'static, Answer>),
+}
+
+impl From<oneshot::Receiver<Answer>> for Replying {
+    fn from(reply: oneshot::Receiver<Answer>) -> Self {
+        Self::Awaited(reply)
+    }
+}
+
+impl From<ConnectionError> for Replying {
+    fn from(why: ConnectionError) -> Self {
+        Self::Refused(Some(why))
+    }
+}
+
+impl Future for Replying {
+    type Output = Answer;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
+        let closed = || ConnectionError::Lost("the connection was closed".to_owned());
+        match &mut *self {
+            Self::Awaited(reply) => {
+                let reply = ready!(Pin::new(reply).poll(context));
+                Poll::Ready(reply.unwrap_or_else(|_| Err(closed())))
+            }
+            Self::Refused(why) => Poll::Ready(Err(why.take().unwrap_or_else(closed))),
+            Self::Boxed(reply) => reply.as_mut().poll(context),
+        }
+    }
+}
+
+/// A command, and what is expected of its reply. `None`: anything.
+pub(super) struct Command<'a> {
+    pub(super) name: &'a str,
+    pub(super) args: &'a [Arg],
+    pub(super) expected: Option<Expected>,
+}
 
 /// The requests that have no reply yet.
 #[derive(Default)]
@@ -21,7 +68,7 @@ pub(super) struct Requests {
     buffer: BytesMut,
     unwritten: VecDeque<Unwritten>,
     /// Completely written.
-    awaited: VecDeque<oneshot::Sender<Answer>>,
+    awaited: VecDeque<Awaited>,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
 }
@@ -32,14 +79,27 @@ struct Unwritten {
     /// Whether the socket has accepted some of its bytes.
     is_begun: bool,
     deadline: Instant,
+    awaited: Awaited,
+}
+
+/// Who gets a reply.
+struct Awaited {
     answer: oneshot::Sender<Answer>,
+    expected: Option<Expected>,
+}
+
+impl Awaited {
+    /// Its caller may have gone.
+    fn answer(self, answer: Answer) {
+        _ = self.answer.send(answer);
+    }
 }
 
 impl Requests {
     /// Adds commands that are written one directly after the other. Each word is encoded once, into the buffer.
     pub(super) fn add<const N: usize>(
         &mut self,
-        commands: [(&str, &[Arg]); N],
+        commands: [Command<'_>; N],
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
         if let Some(end) = &self.end {
@@ -49,15 +109,16 @@ impl Requests {
             let text = "the server accepts no commands at present";
             return Err(not_sent(text, false));
         }
-        Ok(commands.map(|(name, args)| {
+        Ok(commands.map(|command| {
             let before = self.buffer.len();
-            encode(&mut self.buffer, name, args);
+            encode(&mut self.buffer, command.name, command.args);
             let (answer, reply) = oneshot::channel();
+            let expected = command.expected;
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
                 is_begun: false,
                 deadline,
-                answer,
+                awaited: Awaited { answer, expected },
             });
             reply
         }))
@@ -78,7 +139,7 @@ impl Requests {
             let bytes = bytes.split_to(request.length);
             if is_late(&request) {
                 let late = not_sent("it was not written in time", false);
-                _ = request.answer.send(Err(late));
+                request.awaited.answer(Err(late));
             } else {
                 self.buffer.extend_from_slice(&bytes);
                 self.unwritten.push_back(request);
@@ -97,7 +158,7 @@ impl Requests {
             }
             count -= first.length;
             let first = self.unwritten.pop_front();
-            self.awaited.extend(first.map(|first| first.answer));
+            self.awaited.extend(first.map(|first| first.awaited));
         }
     }
 
@@ -110,13 +171,25 @@ impl Requests {
         self.unwritten.is_empty()
     }
 
-    /// A reply has arrived: that of the first request that awaits one. `Err`: none does.
+    /// A reply has arrived: that of the first request that awaits one. `Err`: none does, or its command cannot have this
+    /// one, so that replies are out of step.
     pub(super) fn reply(&mut self, reply: Answer) -> Result<(), ConnectionError> {
         let awaited = self.awaited.pop_front();
         let awaited = awaited.ok_or_else(ConnectionError::out_of_step)?;
-        // Its caller may have gone.
-        _ = awaited.send(reply);
-        Ok(())
+        let judged = match &awaited.expected {
+            Some(expected) => expected.judged(reply),
+            None => Ok(reply),
+        };
+        match judged {
+            Ok(reply) => {
+                awaited.answer(reply);
+                Ok(())
+            }
+            Err(why) => {
+                awaited.answer(Err(why.clone()));
+                Err(why)
+            }
+        }
     }
 
     /// The connection has ended. What was not written is not executed; of the rest the outcome is unknown.
@@ -126,14 +199,14 @@ impl Requests {
         }
         self.end = Some(why.clone());
         for awaited in self.awaited.drain(..) {
-            _ = awaited.send(Err(why.clone()));
+            awaited.answer(Err(why.clone()));
         }
         for request in self.unwritten.drain(..) {
             let why = match request.is_begun {
                 true => why.clone(),
                 false => not_sent(&why.to_string(), true),
             };
-            _ = request.answer.send(Err(why));
+            request.awaited.answer(Err(why));
         }
         self.buffer = BytesMut::new();
     }

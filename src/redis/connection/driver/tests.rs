@@ -79,7 +79,7 @@ impl Fixture {
     }
 
     fn ping(&self) -> oneshot::Receiver<Answer> {
-        let [reply] = self.shared.add([PING], later()).expect("it is open");
+        let [reply] = self.shared.add([ping()], later()).expect("it is open");
         reply
     }
 
@@ -95,7 +95,14 @@ impl Fixture {
     }
 }
 
-const PING: (&str, &[Arg]) = ("PING", &[]);
+fn ping() -> Command<'static> {
+    Command {
+        name: "PING",
+        args: &[],
+        expected: None,
+    }
+}
+
 const PING_LENGTH: usize = 14;
 
 fn is_lost(answer: Result<Answer, oneshot::error::RecvError>) -> bool {
@@ -109,7 +116,7 @@ async fn commands_of_tasks_that_are_ready_are_one_write() {
     let pings = (0..64).map(|_| {
         let shared = Arc::clone(&fixture.shared);
         tokio::spawn(async move {
-            let [reply] = shared.add([PING], later()).expect("it is open");
+            let [reply] = shared.add([ping()], later()).expect("it is open");
             reply.await.expect("it is answered")
         })
     });
@@ -150,7 +157,7 @@ async fn a_command_is_written_beside_a_task_that_does_not_yield() {
     let (shared, blocked) = (Arc::clone(&fixture.shared), Arc::new(AtomicUsize::new(0)));
     let ends = Arc::clone(&blocked);
     let blocking = tokio::spawn(async move {
-        let reply = shared.add([PING], later());
+        let reply = shared.add([ping()], later());
         while ends.load(Ordering::Relaxed) == 0 {
             std::thread::yield_now();
         }
@@ -173,8 +180,8 @@ async fn what_the_server_does_not_accept_in_time_is_not_written_later() {
     let mut fixture = Fixture::new(PING_LENGTH + 1);
     let soon = Instant::now() + Duration::from_secs(1);
     let _first = fixture.ping();
-    let [begun] = fixture.shared.add([PING], soon).expect("it is open");
-    let [late] = fixture.shared.add([PING], soon).expect("it is open");
+    let [begun] = fixture.shared.add([ping()], soon).expect("it is open");
+    let [late] = fixture.shared.add([ping()], soon).expect("it is open");
     tokio::time::sleep(Duration::from_secs(2)).await;
     let _last = fixture.ping();
     fixture.read(3).await;
@@ -206,7 +213,7 @@ async fn the_end_of_a_connection_ends_all_that_is_in_flight() {
         let is_answered = bytes.starts_with(b"+PONG");
         let first = first.await;
         assert!(is_answered != is_lost(first), "{bytes:?}");
-        let after = fixture.shared.add([PING], later());
+        let after = fixture.shared.add([ping()], later());
         assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
     }
 }

@@ -5,8 +5,20 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use super::*;
+use crate::redis::answers::Judge;
 
-const PING: (&str, &[Arg]) = ("PING", &[]);
+fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
+    Command {
+        name,
+        args,
+        expected: None,
+    }
+}
+
+fn ping() -> Command<'static> {
+    command("PING", &[])
+}
+
 const PING_BYTES: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 fn later() -> Instant {
@@ -14,7 +26,7 @@ fn later() -> Instant {
 }
 
 fn add(requests: &mut Requests, deadline: Instant) -> oneshot::Receiver<Answer> {
-    let [reply] = requests.add([PING], deadline).expect("it is open");
+    let [reply] = requests.add([ping()], deadline).expect("it is open");
     reply
 }
 
@@ -39,7 +51,7 @@ fn a_command_is_an_array_of_texts() {
         Arg::Number(-10),
     ];
     let mut requests = Requests::default();
-    let added = requests.add([("EVAL", &args[..])], later());
+    let added = requests.add([command("EVAL", &args)], later());
     assert!(added.is_ok());
     assert_eq!(
         requests.unwritten(Instant::now()),
@@ -126,7 +138,7 @@ fn at_the_end_only_what_was_not_begun_is_known_not_to_be_executed() {
         ));
     }
     assert!(not_sent(&mut unwritten));
-    let after = requests.add([PING], later());
+    let after = requests.add([ping()], later());
     assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
     assert!(requests.unwritten(Instant::now()).is_empty());
 }
@@ -138,12 +150,48 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
     let args = [Arg::Bytes(big)];
     let mut refused = 0;
     for _ in 0..64 {
-        let added = requests.add([("SET", &args[..])], later());
+        let added = requests.add([command("SET", &args)], later());
         refused += usize::from(matches!(added, Err(ConnectionError::NotSent { .. })));
     }
     assert!(refused > 40, "{refused}");
     let held = requests.unwritten(Instant::now()).len();
     assert!(held < UNWRITTEN_MAX + (2 << 20), "{held}");
     requests.written(held);
-    assert!(requests.add([PING], later()).is_ok(), "it is read again");
+    assert!(requests.add([ping()], later()).is_ok(), "it is read again");
+}
+
+/// A reply that its command cannot have, of a caller that may have gone: what comes after it belongs to another command.
+#[test]
+fn after_a_reply_that_does_not_fit_none_counts() {
+    for is_dropped in [false, true] {
+        let judge = Arc::new(Judge::new(Arc::default()));
+        let expected = || Expected {
+            command: "acquire",
+            by_hash: false,
+            fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
+            judge: Arc::clone(&judge),
+        };
+        let mut requests = Requests::default();
+        let mut add = || {
+            let command = Command {
+                expected: Some(expected()),
+                ..ping()
+            };
+            let [reply] = requests.add([command], later()).expect("it is open");
+            reply
+        };
+        let (first, mut second) = (add(), add());
+        let mut first = (!is_dropped).then_some(first);
+        requests.written(2 * PING_BYTES.len());
+        let list = Ok(Reply::List(Vec::new()));
+        let why = requests.reply(list).expect_err("out of step");
+        let is_lost = |reply: &mut oneshot::Receiver<Answer>| {
+            matches!(reply.try_recv(), Ok(Err(ConnectionError::Lost(_))))
+        };
+        assert!(first.as_mut().is_none_or(is_lost));
+        requests.end(&why);
+        assert!(is_lost(&mut second));
+        assert!(requests.add([ping()], later()).is_err());
+        assert!(judge.misfit().is_some());
+    }
 }
