@@ -139,6 +139,9 @@ impl Server {
                 keyspace.renewed.insert(covering.to_string(), renewed("1"));
             }
         });
+        self.report_changes(&mut state);
+        drop(state);
+        self.settle();
     }
 
     /// That client renews the lock no more.
@@ -155,7 +158,12 @@ impl Server {
 
     /// Runs a script as a client that is not simulated would.
     pub(crate) fn run_for_another(&self, call: &ScriptCall) -> Result<Reply, String> {
-        let reply = self.call(&mut self.state.lock(), call);
+        let reply = {
+            let mut state = self.state.lock();
+            let reply = self.call(&mut state, call);
+            self.report_changes(&mut state);
+            reply
+        };
         self.settle();
         reply
     }
