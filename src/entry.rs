@@ -8,6 +8,8 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a job needs no other reference.
 
+mod leavers;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+use tokio_util::time::delay_queue::Key;
 
 use crate::core::{
     Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
-    OwnerKey, ReleaseAnswer, Terms, Time, Token, Unlocked, WaiterId,
+    OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
 };
 use crate::driven::{Driven, Job};
 use crate::error::{Error, Operation};
@@ -29,8 +33,10 @@ use crate::shared::HoldStatus;
 use crate::shared::Shared;
 use crate::small_map::SmallMap;
 use crate::table::Table;
-use crate::timers::Timers;
+use crate::timers::{Timed, Timers};
 use crate::wire::LockName;
+
+pub(crate) use leavers::{Leaver, Sending};
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -130,6 +136,8 @@ struct State {
     waiters: SmallMap<WaiterId, Arc<Notify>>,
     /// Unlocks that wait for their outcome.
     unlocks: SmallMap<HoldId, OutcomeCell>,
+    /// Of timers that are set: see `timers.rs`.
+    timers: SmallMap<OwnerKey, Key>,
     /// Itself, while the core remembers an owner.
     self_ref: Option<Arc<Entry>>,
 }
@@ -141,6 +149,7 @@ impl State {
             holds: SmallMap::default(),
             waiters: SmallMap::default(),
             unlocks: SmallMap::default(),
+            timers: SmallMap::default(),
             self_ref: None,
         }
     }
@@ -202,17 +211,38 @@ impl Entry {
         // Written in place and never moved: it is large, and a pair of lock and unlock takes several
         // steps.
         let mut deferred = Deferred::default();
-        let answer = {
-            let mut state = self.state.lock();
-            // Read here and not before: a step that waited for the mutex is later than the one that
-            // had it.
-            let now = self.shared().clock.now();
-            let counted = state.core.counts();
-            let answer = run(&mut state, now, &mut deferred.effects);
-            self.record_facts(&mut state, counted, &mut deferred);
-            answer
-        };
+        let answer = self.locked_step(&mut deferred, run);
         self.apply(&mut deferred);
+        answer
+    }
+
+    /// The same as part of a batch: the caller sets the timers that change, those of all its steps together.
+    pub(crate) fn step_of_batch<T>(
+        self: &Arc<Self>,
+        timers: &mut Vec<(Arc<Self>, OwnerKey)>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        let mut deferred = Deferred::default();
+        let run = |state: &mut State, now, out: &mut _| run(&mut state.core, now, out);
+        let answer = self.locked_step(&mut deferred, run);
+        let changed = deferred.effects.timers.drain(..);
+        timers.extend(changed.map(|owner| (Arc::clone(self), owner)));
+        self.apply(&mut deferred);
+        answer
+    }
+
+    fn locked_step<T>(
+        self: &Arc<Self>,
+        deferred: &mut Deferred,
+        run: impl FnOnce(&mut State, Time, &mut Effects) -> T,
+    ) -> T {
+        let mut state = self.state.lock();
+        // Read here and not before: a step that waited for the mutex is later than the one that
+        // had it.
+        let now = self.shared().clock.now();
+        let counted = state.core.counts();
+        let answer = run(&mut state, now, &mut deferred.effects);
+        self.record_facts(&mut state, counted, deferred);
         answer
     }
 
@@ -260,8 +290,9 @@ impl Entry {
             self_ref: _,
         } = deferred;
         let shared = self.shared();
-        for owner in &effects.timers {
-            self.set_timer(*owner);
+        if !effects.timers.is_empty() {
+            let timers = effects.timers.iter();
+            self.locks.timers.set(timers.map(|owner| (self, *owner)));
         }
         ended.iter().for_each(|status| isolated(|| status.wake()));
         woken
@@ -297,20 +328,6 @@ impl Entry {
 
     pub(crate) fn release_job(self: &Arc<Self>, owner: OwnerKey, id: OpId) -> Job {
         (self.locks.release_job)(Arc::clone(self), owner, id)
-    }
-
-    fn set_timer(self: &Arc<Self>, owner: OwnerKey) {
-        let clock = &self.shared().clock;
-        let due = || {
-            self.state
-                .lock()
-                .core
-                .timer(owner)
-                .map(|at| clock.instant(at))
-        };
-        self.locks
-            .timers
-            .set(self.id, owner, due, || Arc::downgrade(self));
     }
 
     fn log(&self, event: &Event) {
@@ -441,10 +458,7 @@ impl Entry {
         let mut leavers = self.locks.leavers.lock();
         let is_first = !leavers.contains_key(&self.id);
         leavers.entry(self.id).or_default().push(leaver);
-        is_first.then(|| Sending {
-            entry: Arc::clone(self),
-            is_over: false,
-        })
+        is_first.then(|| Sending::new(self))
     }
 
     /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
@@ -508,13 +522,30 @@ impl Entry {
     #[cfg(feature = "test-util")]
     pub(crate) fn is_timer_right(&self, owner: OwnerKey) -> bool {
         let due = self.peek(|core| core.timer(owner));
-        let set = self.locks.timers.due(self.id, owner);
+        let set = self.locks.timers.due(self, owner);
         let set = set.map(|at| self.shared().clock.time(at));
         // The queue of the timers counts in milliseconds.
         let off = due
             .zip(set)
             .map(|(due, set)| due.since(set).max(set.since(due)));
         due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
+    }
+}
+
+impl Timed for Entry {
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Key>) {
+        let state = self.state.lock();
+        let due = state.core.timer(owner);
+        let due = due.map(|at| self.shared().clock.instant(at));
+        (due, state.timers.get(&owner).copied())
+    }
+
+    fn set_timer_key(&self, owner: OwnerKey, key: Option<Key>) {
+        let timers = &mut self.state.lock().timers;
+        match key {
+            Some(key) => _ = timers.insert(owner, key),
+            None => _ = timers.remove(&owner),
+        }
     }
 }
 
@@ -527,52 +558,6 @@ struct WaitingJob<'a> {
 impl Drop for WaitingJob<'_> {
     fn drop(&mut self) {
         self.locks.waiting_jobs.lock().remove(&self.key);
-    }
-}
-
-/// A release of an owner that has to leave the queue.
-pub(crate) struct Leaver {
-    pub(crate) owner: OwnerKey,
-    pub(crate) op: OpId,
-    /// Dropped without an answer, it has to be asked for again.
-    pub(crate) answer: oneshot::Sender<Left>,
-}
-
-/// `Ok(None)`: it is not to leave any more. The error says whether the call may have been executed.
-pub(crate) type Left = Result<Option<ReleaseAnswer>, (Error, bool)>;
-
-/// The right to send for the owners that leave the queue of this lock.
-pub(crate) struct Sending {
-    entry: Arc<Entry>,
-    is_over: bool,
-}
-
-impl Sending {
-    pub(crate) fn entry(&self) -> &Arc<Entry> {
-        &self.entry
-    }
-
-    /// The next of them. `None`: there are no more, and the next one that joins sends.
-    pub(crate) fn take(&mut self, max: usize) -> Option<Vec<Leaver>> {
-        let mut leavers = self.entry.locks.leavers.lock();
-        let waiting = leavers.get_mut(&self.entry.id)?;
-        if waiting.is_empty() {
-            leavers.remove(&self.entry.id);
-            self.is_over = true;
-            return None;
-        }
-        let rest = waiting.split_off(max.min(waiting.len()));
-        Some(std::mem::replace(waiting, rest))
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        // Its runtime has ended. Those that are left see it.
-        if !self.is_over {
-            let left = self.entry.locks.leavers.lock().remove(&self.entry.id);
-            drop(left);
-        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::Shared;
 use crate::timers::FiredTimer;
 
-use batch::{Batch, BatchItem, Recheck, Renewals, cut};
+use batch::{Batch, BatchItem, Recheck, Renewals, cut, report};
 pub(crate) use extend::extend;
 use looks::Looks;
 
@@ -155,10 +155,7 @@ fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>) -> Vec<Batch> {
     let limit = Instant::now() + locks.shared.command_timeout() * 2;
     let mut due = Renewals::default();
     for timer in fired {
-        let owner = timer.owner();
-        let Some(entry) = timer.lock.upgrade() else {
-            continue;
-        };
+        let FiredTimer { lock: entry, owner } = timer;
         let request = entry.step(|core, now, out| core.timer_fired(now, owner, out));
         if let Some(request) = request {
             due.add(&entry, owner, request);
@@ -183,11 +180,12 @@ async fn renew(batch: Batch) -> Vec<Batch> {
         Ok(answer) if answer.value.len() == items.len() => {
             let renewals = renewals(&items);
             shared.totals.count(Total::Renewals, renewals as u64);
-            for (item, renewed) in items.iter_mut().zip(&answer.value) {
-                if let Err(reason) = *renewed {
-                    item.report(RenewOutcome::Lost(reason));
-                }
-            }
+            let renewed = items.iter_mut().zip(&answer.value);
+            report(
+                renewed.filter_map(|(item, renewed)| {
+                    Some((item, RenewOutcome::Lost((*renewed).err()?)))
+                }),
+            );
             items.retain(|item| !item.is_answered());
             if items.is_empty() {
                 return Vec::new();
@@ -202,13 +200,15 @@ async fn renew(batch: Batch) -> Vec<Batch> {
                 failed(&items, Some(problem));
             }
             let sent_at = shared.clock.time(answer.sent_at);
-            for item in &mut items {
-                item.report(RenewOutcome::Held {
+            report(items.iter_mut().map(|item| {
+                let asked = item.renewal.asked;
+                let held = RenewOutcome::Held {
                     sent_at,
-                    asked: item.renewal.asked,
+                    asked,
                     acknowledged,
-                });
-            }
+                };
+                (item, held)
+            }));
         }
         // Of the keys of a slot that is on its way, some are at one node and some at the other.
         Err(failed)
@@ -229,9 +229,8 @@ async fn renew(batch: Batch) -> Vec<Batch> {
         }
         answer => {
             let problem = answer.err().map(|failed| failed.error.to_string());
-            items
-                .iter_mut()
-                .for_each(|item| item.report(RenewOutcome::Unknown));
+            let unknown = items.iter_mut();
+            report(unknown.map(|item| (item, RenewOutcome::Unknown)));
             failed(&items, problem);
         }
     }

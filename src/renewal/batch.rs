@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use tokio::time::Instant;
 
-use crate::core::{Generation, OwnerKey, RenewOutcome, RenewalRequest};
+use crate::core::{Generation, LockCore, OwnerKey, RenewOutcome, RenewalRequest};
 use crate::entry::{Entry, Locks};
 use crate::redis::slot_of;
 use crate::runtime::{Throttle, event, sleep_until};
@@ -105,21 +105,43 @@ impl BatchItem {
         self.answered
     }
 
-    pub(super) fn report(&mut self, outcome: RenewOutcome) {
+    fn report(&mut self, outcome: RenewOutcome, timers: &mut ChangedTimers) {
         self.answered = true;
         if self.is_look && !matches!(outcome, RenewOutcome::Lost(_)) {
             return;
         }
         let (owner, generation) = (self.owner, self.generation);
-        self.entry
-            .step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+        let run = |core: &mut LockCore, now, out: &mut _| {
+            core.renewed(now, owner, generation, outcome, out);
+        };
+        self.entry.step_of_batch(&mut timers.0, run);
+    }
+}
+
+/// Notes what came of the renewals of a batch.
+pub(super) fn report<'a>(outcomes: impl Iterator<Item = (&'a mut BatchItem, RenewOutcome)>) {
+    let mut timers = ChangedTimers::default();
+    outcomes.for_each(|(item, outcome)| item.report(outcome, &mut timers));
+}
+
+/// Timers that are set when this is dropped, all at one time.
+#[derive(Default)]
+struct ChangedTimers(Vec<(Arc<Entry>, OwnerKey)>);
+
+impl Drop for ChangedTimers {
+    fn drop(&mut self) {
+        if let Some((entry, _)) = self.0.first() {
+            let timers = self.0.iter();
+            let timers = timers.map(|(entry, owner)| (entry, *owner));
+            entry.locks.timers.set(timers);
+        }
     }
 }
 
 impl Drop for BatchItem {
     fn drop(&mut self) {
         if !self.answered {
-            self.report(RenewOutcome::Unknown);
+            self.report(RenewOutcome::Unknown, &mut ChangedTimers::default());
         }
     }
 }
