@@ -22,6 +22,7 @@ macro_rules! pages {
             #[doc = "[protocol.md#fair-locks]: crate::guide::protocol#fair-locks"]
             #[doc = "[protocol.md#other-kinds]: crate::guide::protocol#other-kinds"]
             #[doc = "[protocol.md#read-write-locks]: crate::guide::protocol#read-write-locks"]
+            #[doc = "[protocol.md#reports-of-changes]: crate::guide::protocol#reports-of-changes"]
             #[doc = "[protocol.md#several-locks]: crate::guide::protocol#several-locks"]
             #[doc = "[test-times.md]: crate::guide::test_times"]
             #[doc = "[testing.md#planted-bugs]: crate::guide::testing#planted-bugs"]

@@ -366,3 +366,133 @@ async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names
     .await;
     server.finish([client]).await;
 }
+
+/// The p99 of some times.
+fn p99(mut times: Vec<Duration>) -> (Duration, Duration) {
+    times.sort();
+    (times[times.len() / 2], times[times.len() * 99 / 100])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_is_deleted_is_usually_reported_within_five_milliseconds() {
+    const SAMPLES: usize = 1_000;
+    let _alone = alone().await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(Duration::from_secs(3_600)))
+        .await;
+    let mut control = server.control();
+    let mut times = Vec::new();
+    for nth in 0..SAMPLES {
+        let name = format!("deleted:{nth}");
+        let guard = client.lock(&name).lock().await.expect("free");
+        let start = Instant::now();
+        control.run(&["DEL", &name]);
+        guard.lost().await;
+        times.push(start.elapsed());
+    }
+    let (p50, p99) = p99(times);
+    println!("from DEL to lost(): p50 {p50:?}, p99 {p99:?}");
+    // Beside four busy loops it waits for the processor.
+    assert!(p50 < ms(5), "{p50:?}");
+    server.finish([client]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_lock_takes_little_room_on_a_server_that_reports_its_changes() {
+    let _alone = alone().await;
+    let mut bytes = Vec::new();
+    for tracking in [false, true] {
+        let server = TestServer::new();
+        let client = server
+            .client_with(|builder| builder.tracking(tracking))
+            .await;
+        let mut control = server.control();
+        let mut used = || {
+            let info = control.run(&["INFO", "memory"]);
+            let mut lines = info.lines();
+            let used = lines.find_map(|line| line.strip_prefix("used_memory:"));
+            used.and_then(|used| used.parse::<i64>().ok())
+                .expect("a number")
+        };
+        // What grows by doubling has done so at the same point of both.
+        let first = take(&client, 0..16_384).await;
+        let before = used();
+        let second = take(&client, 16_384..32_768).await;
+        bytes.push((used() - before) / 16_384);
+        drop((first, second));
+        eventually("all released", Duration::from_secs(60), || {
+            client.stats().releasing == 0
+        })
+        .await;
+        server.finish([client]).await;
+    }
+    println!(
+        "bytes a held lock at the server: {} without reports, {} with them",
+        bytes[0], bytes[1]
+    );
+    assert!(bytes[1] < bytes[0] + 400, "{bytes:?}");
+}
+
+/// How many holds are renewed, and how many scripts the server runs for it, in a time.
+async fn renewals(tracking: bool) -> (u64, i64) {
+    const READERS: usize = 5;
+    let server = TestServer::new();
+    let mut clients = Vec::new();
+    for nth in 0..=READERS {
+        let connections = if nth == 0 { 4 } else { 1 };
+        let set = |builder: redisson_lock::LockClientBuilder| {
+            builder
+                .watchdog_timeout(WATCHDOG)
+                .connections(connections)
+                .tracking(tracking)
+        };
+        clients.push(server.client_with(set).await);
+    }
+    let mut guards = Vec::new();
+    for nth in 0..LOCKS {
+        let lock = clients[0].lock(format!("kept:{nth}"));
+        guards.push(lock.lock().await.expect("free"));
+    }
+    for nth in 0..50 {
+        let client = &clients[1 + nth % READERS];
+        let read = client.rw_lock("read").read().owned_by(&client.owner());
+        guards.push(read.lock().await.expect("no writer"));
+    }
+    let mut control = server.control();
+    let mut seen = || {
+        let renewed = clients.iter().map(|client| client.stats().renewed_total);
+        (renewed.sum::<u64>(), control.calls("evalsha"))
+    };
+    let (renewed, calls) = seen();
+    tokio::time::sleep(heavy_time()).await;
+    let (renewed, calls) = (seen().0 - renewed, seen().1 - calls);
+    let is_held = |guard: &LockGuard| guard.state() == HoldState::Held;
+    let other = guards.iter().find(|guard| !is_held(guard));
+    assert!(other.is_none(), "{other:?}");
+    drop(guards);
+    eventually("all released", Duration::from_secs(60), || {
+        clients.iter().all(|client| client.stats().releasing == 0)
+    })
+    .await;
+    server.finish(clients).await;
+    (renewed, calls)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reports_of_changes_cause_no_renewals() {
+    let _alone = alone().await;
+    may_take(LIMIT + 3 * heavy_time());
+    let without = renewals(false).await;
+    let with = renewals(true).await;
+    println!("renewals and scripts without reports {without:?}, with them {with:?}");
+    let periods = (heavy_time().as_secs() / PERIOD.as_secs() + 1) as i64;
+    let a_period = LOCKS as u64 + 50;
+    assert!(with.0 <= without.0 + a_period, "{without:?} {with:?}");
+    // Each renewal of a read hold may cost the other four clients a look.
+    let looks = 50 * 4 * periods;
+    assert!(
+        with.1 <= without.1 + without.1 / periods + looks,
+        "{without:?} {with:?}"
+    );
+}

@@ -244,7 +244,7 @@ async fn the_sentinels_are_asked_with_credentials_of_their_own() {
 
 /// The list of `docs/operations.md`.
 const RIGHTS: &str = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish +time \
-                      +subscribe +unsubscribe +ping +client|id +client|info +client|kill +hello +auth +select +info +role";
+                      +subscribe +unsubscribe +ping +client|id +client|info +client|kill +client|tracking +hello +auth +select +info +role";
 
 fn grant(sentinels: &Sentinels, nth: usize, rights: &str) {
     let user = "ACL SETUSER locker reset on >ours ~lock:* &redisson_lock__channel:{lock:*";

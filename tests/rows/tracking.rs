@@ -16,6 +16,11 @@ pub(super) async fn lost<T>(guard: &LockGuard<T>, what: &str) -> LossReason {
     reason.unwrap_or_else(|| panic!("not noticed: {what}"))
 }
 
+/// In the slot of the key that the control's server has in a cluster.
+fn name(of: &str) -> String {
+    format!("{{a}}:{of}")
+}
+
 /// Changes the type of what stands there.
 fn replace(control: &mut Control, kind: LockKind, key: &str) {
     control.run(&["DEL", key]);
@@ -50,14 +55,14 @@ async fn whatever_takes_a_lock_away_is_noticed_before_the_next_renewal() {
     let mut control = server.control();
     for kind in KINDS {
         for (what, change) in CHANGES {
-            let lock = client.lock_of(kind, format!("{what}-{kind}").replace(' ', "-"));
+            let lock = client.lock_of(kind, name(&format!("{what}-{kind}").replace(' ', "-")));
             let guard = lock.lock().await.expect("free");
             change(&mut control, kind, lock.name());
             lost(&guard, &format!("{what} {kind}")).await;
             drop(guard);
             delete(&mut control, lock.name());
         }
-        let lock = client.lock_of(kind, format!("forced-{kind}"));
+        let lock = client.lock_of(kind, name(&format!("forced-{kind}")));
         let guard = lock.lock().await.expect("free");
         let other = server.client().await;
         let theirs = other.lock_of(kind, lock.name());
@@ -78,7 +83,7 @@ async fn it_is_noticed_after_every_command_that_has_written() {
     let client = server.client().await;
     let mut control = server.control();
     for kind in NESTED {
-        let lock = client.lock_of(kind, format!("nested-{kind}"));
+        let lock = client.lock_of(kind, name(&format!("nested-{kind}")));
         let outer = lock.lock().await.expect("free");
         let inner = lock.lock().await.expect("nested");
         delete(&mut control, lock.name());
@@ -96,14 +101,14 @@ async fn it_is_noticed_after_every_command_that_has_written() {
         lost(&outer, &format!("after a nested release {kind}")).await;
     }
     for kind in KINDS {
-        let lock = client.lock_of(kind, format!("extended-{kind}"));
+        let lock = client.lock_of(kind, name(&format!("extended-{kind}")));
         let guard = lock.lease(ms(20_000)).lock().await.expect("free");
         guard.extend(ms(50_000)).await.expect("held");
         delete(&mut control, lock.name());
         lost(&guard, &format!("after extend {kind}")).await;
     }
     for kind in KINDS {
-        let lock = client.lock_of(kind, format!("passed-{kind}"));
+        let lock = client.lock_of(kind, name(&format!("passed-{kind}")));
         let guard = lock.lock().await.expect("free");
         let next = client.lock_of(against(kind), lock.name());
         let next = tokio::spawn(async move { next.lock().await });
@@ -128,7 +133,7 @@ async fn it_is_noticed_after_a_renewal() {
     let mut control = server.control();
     let mut guards = Vec::new();
     for kind in KINDS {
-        let lock = client.lock_of(kind, format!("renewed-{kind}"));
+        let lock = client.lock_of(kind, name(&format!("renewed-{kind}")));
         guards.push((lock.name().to_owned(), lock.lock().await.expect("free")));
     }
     tokio::time::sleep(ms(3_400)).await;

@@ -8,7 +8,7 @@ use crate::herd::PASS_FRED;
 use crate::jvm;
 use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
-use crate::scenarios::{FRED, FRED_DEFAULT, OURS};
+use crate::scenarios::{FRED, FRED_DEFAULT, OURS, REDIS};
 
 /// One figure of one system, or ours divided by that of another one.
 struct Target {
@@ -78,29 +78,36 @@ impl Target {
 
 const RATE: &str = sample::PER_SECOND;
 
-const TARGETS: [Target; 31] = [
-    Target::ratio("solo", "rate to the floor", RATE, FRED, AtLeast(0.95)),
+const TARGETS: [Target; 32] = [
+    Target::ratio("solo", "rate to the floor", RATE, FRED, AtLeast(0.98)),
     Target::ratio("solo", "rate to Redisson", RATE, jvm::NAME, AtLeast(1.4)),
     Target::ratio(
         "spread64",
         "rate to the floor with fred's own sockets",
         RATE,
         FRED_DEFAULT,
-        AtLeast(0.9),
+        AtLeast(1.0),
+    ),
+    Target::ratio(
+        "spread64",
+        "rate to the floor with redis-rs",
+        RATE,
+        REDIS,
+        AtLeast(0.8),
     ),
     Target::ratio(
         "spread64",
         "rate to Redisson",
         RATE,
         jvm::NAME,
-        AtLeast(8.0),
+        AtLeast(5.0),
     ),
     Target::ratio(
         "contend16",
         "rate to the floor",
         RATE,
         PASS_FRED,
-        AtLeast(0.85),
+        AtLeast(1.05),
     ),
     Target::ratio(
         "contend16",
@@ -148,7 +155,7 @@ const TARGETS: [Target; 31] = [
         "p50 to the floor",
         sample::P50,
         handoff::BARE,
-        AtMost(1.15),
+        AtMost(1.0),
     ),
     Target::ratio(
         "herd1000",
@@ -188,7 +195,7 @@ const TARGETS: [Target; 31] = [
         "CPU to Redisson",
         sample::CPU,
         jvm::NAME,
-        AtMost(0.2),
+        AtMost(0.25),
     ),
     Target::own(
         "hold10k",
@@ -203,7 +210,7 @@ const TARGETS: [Target; 31] = [
         "CPU to Redisson",
         sample::CPU,
         jvm::NAME,
-        AtMost(0.2),
+        AtMost(1.1),
     ),
     Target::own(
         "hold50k",

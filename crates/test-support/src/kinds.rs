@@ -157,7 +157,11 @@ pub fn count(control: &mut Control, key: &str) -> i64 {
 /// Deletes a lock, with the keys of its read holds.
 pub fn delete(control: &mut Control, key: &str) {
     control.run(&["DEL", key]);
-    let reads = control.run(&["KEYS", &format!("{{{key}}}:*:rwlock_timeout:*")]);
+    let base = match key.contains('{') {
+        true => key.to_owned(),
+        false => format!("{{{key}}}"),
+    };
+    let reads = control.run(&["KEYS", &format!("{base}:*:rwlock_timeout:*")]);
     for read in reads.split(' ').filter(|key| !key.is_empty()) {
         control.run(&["DEL", read]);
     }
