@@ -403,6 +403,11 @@ impl Entry {
         })
     }
 
+    /// Whether replicas confirm what is held.
+    pub(crate) fn asks_replicas(&self) -> bool {
+        self.peek(LockCore::asks_replicas)
+    }
+
     /// Others have changed the lock. Returns whether anything is to be looked at.
     pub(crate) fn note_report(&self) -> bool {
         self.state.lock().core.note_report()

@@ -114,11 +114,14 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                 changed = reports.next() => match locks.upgrade() {
                     Some(locks) => {
                         looks.add(&locks, changed);
-                        looks.take()
+                        looks.take(&locks)
                     }
                     None => return,
                 },
-                () = looks.are_due() => looks.take(),
+                () = looks.are_due() => match locks.upgrade() {
+                    Some(locks) => looks.take(&locks),
+                    None => return,
+                },
                 Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
                 () = recheck.log_is_due() => {
                     recheck.log(None);

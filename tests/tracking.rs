@@ -2,10 +2,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
+use test_support::kinds::delete;
 use test_support::{Control, Events, Proxy, TestServer, eventually, ms, tokio, within};
 use tracing::Level;
 
@@ -284,5 +287,136 @@ async fn more_changes_than_can_be_looked_at_are_left_to_the_renewals() {
         1
     );
     drop(guards);
+    server.finish([client]).await;
+}
+
+/// The field of the one that leaves was written last.
+#[tokio::test]
+async fn a_reader_that_leaves_does_not_end_the_reports_for_the_others_of_its_client() {
+    let server = TestServer::new();
+    let client = patient(&server).await;
+    let mut control = server.control();
+    let read = || client.rw_lock("a").read().owned_by(&client.owner());
+    let stays = read().lock().await.expect("no writer");
+    let leaves = read().lock().await.expect("no writer");
+    leaves.unlock().await.expect("held");
+    delete(&mut control, "a");
+    let reason = lost(&stays, "after another reader has left").await;
+    assert_eq!(reason, LossReason::Gone);
+    drop(stays);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_flush_is_noticed_over_each_of_several_connections() {
+    const HOLDS: usize = 1_500;
+    let server = TestServer::new();
+    let set = |builder: redisson_lock::LockClientBuilder| {
+        builder.watchdog_timeout(WATCHDOG).connections(4)
+    };
+    let client = server.client_with(set).await;
+    let mut guards = Vec::new();
+    for nth in 0..HOLDS {
+        guards.push(client.lock(format!("{nth}")).lock().await.expect("free"));
+    }
+    server.control().run(&["FLUSHALL"]);
+    // A look at all of them takes three quarters of a second.
+    eventually("all are lost", ms(5_000), || {
+        client.stats().lost_total == HOLDS as u64
+    })
+    .await;
+    drop(guards);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn a_look_without_an_answer_is_repeated() {
+    let server = TestServer::new();
+    let set = |builder: redisson_lock::LockClientBuilder| {
+        builder.watchdog_timeout(WATCHDOG).command_timeout(ms(300))
+    };
+    let client = server.client_with(set).await;
+    let guard = client.lock("a").lock().await.expect("free");
+    let port = server.port;
+    let busy = std::thread::spawn(move || {
+        let mut control = Control::connect(port);
+        let until = "redis.call('del', KEYS[1]) local ends = redis.call('time')[1] + 2 \
+                     while redis.call('time')[1] + 0 < ends do end";
+        control.run(&["EVAL", until, "1", "a"]);
+    });
+    let reason = within(ms(8_000), guard.lost()).await;
+    assert_eq!(reason, Some(LossReason::Gone));
+    busy.join().expect("no panic");
+    drop(guard);
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn locks_are_looked_at_in_the_order_of_their_reports() {
+    let server = TestServer::new();
+    let (client, other) = (patient(&server).await, patient(&server).await);
+    let mut guards = Vec::new();
+    for _ in 0..150 {
+        let read = client.rw_lock("a").read().owned_by(&client.owner());
+        guards.push(read.lock().await.expect("no writer"));
+    }
+    let guard = client.lock("b").lock().await.expect("free");
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let busy = tokio::spawn(async move {
+        while !stopped.load(Ordering::SeqCst) {
+            let read = other.rw_lock("a").read().lock().await;
+            read.expect("no writer").unlock().await.expect("held");
+            tokio::time::sleep(ms(10)).await;
+        }
+        other
+    });
+    tokio::time::sleep(ms(300)).await;
+    server.control().run(&["DEL", "b"]);
+    let reason = lost(&guard, "beside one that is always reported").await;
+    assert_eq!(reason, LossReason::Gone);
+    stop.store(true, Ordering::SeqCst);
+    let other = busy.await.expect("no panic");
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    drop(guard);
+    server.finish([client, other]).await;
+}
+
+/// Replicas are asked by a write over another connection of the client, which its own connection reports.
+#[tokio::test]
+async fn the_writes_for_replicas_do_not_end_the_reports() {
+    let (events, _guard) = Events::of_this_thread();
+    let server = TestServer::new();
+    let port = server.port.to_string();
+    let replica = test_support::Server::start_with(&["--replicaof", "127.0.0.1", &port]);
+    let mut control = server.control();
+    eventually("there is a replica", ms(10_000), || {
+        let info = control.run(&["INFO", "replication"]);
+        info.contains("state=online")
+    })
+    .await;
+    let set = |builder: redisson_lock::LockClientBuilder| {
+        builder
+            .watchdog_timeout(WATCHDOG)
+            .sync_replicas(1, ms(2_000))
+    };
+    let client = server.client_with(set).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for nth in 0..4_000 {
+        let lock = client.lock(format!("{nth}")).owned_by(&client.owner());
+        tasks.spawn(async move { lock.lock().await.expect("free") });
+    }
+    let guards = tasks.join_all().await;
+    tokio::time::sleep(ms(1_000)).await;
+    assert_eq!(
+        events.count(Level::WARN, "faster than they can be looked at"),
+        0
+    );
+    for guard in guards {
+        guard.unlock().await.expect("held");
+    }
+    drop(replica);
     server.finish([client]).await;
 }

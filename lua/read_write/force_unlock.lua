@@ -63,4 +63,6 @@ if reads then
   redis.call('hset', lock, 'mode', 'read')
   redis.call('pexpire', lock, longest)
 end
+-- Read after it was written, as in acquire.lua.
+redis.call('pttl', lock)
 return 2

@@ -71,6 +71,6 @@ elseif mode == 'write' or longest > 0 then
   -- Each hold of another reader is covered by a key, so a longer lease of the lock was promised to this owner alone.
   if longest > 0 then redis.call('pexpire', lock, longest) end
 end
--- Where holds of this client are left: read after it was written, as in acquire.lua.
-if target > 0 or mode == 'write' then redis.call('pttl', lock) end
+-- Where holds are left, which may be those of this client: read after it was written, as in acquire.lua.
+if target > 0 or mode == 'write' or longest > 0 then redis.call('pttl', lock) end
 return 1 + heard

@@ -87,6 +87,12 @@ impl LockCore {
         is_held
     }
 
+    /// Whether replicas have to confirm a lease of it.
+    pub fn asks_replicas(&self) -> bool {
+        let mut owners = self.owners.iter();
+        owners.any(|(_, own)| own.tenure.replicas() > 0)
+    }
+
     /// What is to be looked at because others have changed the lock. Changes nothing.
     pub fn looks(&self) -> Vec<(OwnerKey, RenewalRequest)> {
         let held = self.owners.iter().filter(|(_, own)| own.tenure.is_held());

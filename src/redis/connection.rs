@@ -177,9 +177,13 @@ impl Connection {
             }
         }
         // Only in this version of the protocol they come over the connection that has read the keys.
-        self.command("HELLO", &[Arg::Number(3)], timeout).await?;
+        let hello = self.command("HELLO", &[Arg::Number(3)], timeout).await?;
+        if !matches!(hello, Reply::List(_)) {
+            return Err(ConnectionError::out_of_step());
+        }
         let words = ["TRACKING", "ON", "NOLOOP"].map(Arg::Fixed);
-        self.command("CLIENT", &words, timeout).await.map(|_| ())
+        let tracking = self.command("CLIENT", &words, timeout).await?;
+        tracking.into_text().map(|_| ())
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::transport::{ConnectionError, Reply};
-use crate::runtime::event;
+use crate::runtime::{event, sleep_until};
 
 /// What was reported, until the renewal task asks for it.
 #[derive(Default)]
@@ -29,7 +29,10 @@ pub(crate) struct Reports {
 #[derive(Default)]
 struct Reported {
     changed: Changed,
-    /// What is reported before is dropped.
+    /// Keys of which a look had no answer, and when they are looked at again.
+    again: BTreeSet<Box<str>>,
+    again_at: Option<Instant>,
+    /// Single keys that are reported before are dropped.
     paused_until: Option<Instant>,
 }
 
@@ -68,24 +71,15 @@ impl Reports {
 
     /// A lock whose key was changed.
     pub(crate) fn add(&self, key: &str) {
-        self.change(|changed| _ = changed.keys.insert(key.into()));
-    }
-
-    /// Everything that is held over connections of this number may have changed.
-    pub(super) fn add_lane(&self, lane: usize) {
-        self.change(|changed| _ = changed.lanes.insert(lane));
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Changed)) {
         let mut reported = self.reported.lock();
-        if let Some(until) = reported.paused_until {
-            if Instant::now() < until {
-                return;
-            }
-            reported.paused_until = None;
+        if reported
+            .paused_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return;
         }
         let changed = &mut reported.changed;
-        change(changed);
+        changed.keys.insert(key.into());
         // They would fill the memory.
         if changed.keys.len() > KEYS_MAX {
             changed.keys.clear();
@@ -95,21 +89,49 @@ impl Reports {
         self.notify.notify_one();
     }
 
-    /// Drops what is reported until this time has passed.
+    /// Everything that is held over connections of this number may have changed.
+    pub(super) fn add_lane(&self, lane: usize) {
+        self.reported.lock().changed.lanes.insert(lane);
+        self.notify.notify_one();
+    }
+
+    /// A look at this key had no answer: it is reported again after a while.
+    pub(crate) fn add_again(&self, key: &str) {
+        let mut reported = self.reported.lock();
+        reported.again.insert(key.into());
+        let at = Instant::now() + AGAIN_AFTER;
+        reported.again_at.get_or_insert(at);
+        drop(reported);
+        self.notify.notify_one();
+    }
+
+    /// Drops what is reported of single keys until this time has passed.
     pub(crate) fn pause(&self, pause: Duration) {
         let mut reported = self.reported.lock();
-        reported.changed = Changed::default();
+        reported.changed.keys.clear();
         reported.paused_until = Some(Instant::now() + pause);
     }
 
     /// Waits for what others have changed. Cancel safe.
     pub(crate) async fn next(&self) -> Changed {
         loop {
-            let changed = std::mem::take(&mut self.reported.lock().changed);
-            if changed != Changed::default() {
-                return changed;
+            let again_at = {
+                let mut reported = self.reported.lock();
+                if reported.again_at.is_some_and(|at| at <= Instant::now()) {
+                    reported.again_at = None;
+                    let again = std::mem::take(&mut reported.again);
+                    reported.changed.keys.extend(again);
+                }
+                let changed = std::mem::take(&mut reported.changed);
+                if changed != Changed::default() {
+                    return changed;
+                }
+                reported.again_at
+            };
+            tokio::select! {
+                () = self.notify.notified() => {}
+                () = sleep_until(again_at) => {}
             }
-            self.notify.notified().await;
         }
     }
 }
@@ -146,6 +168,9 @@ impl LaneReports {
         }
     }
 }
+
+/// As long as a server may be busy with something else.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// Changed keys that are remembered one by one.
 const KEYS_MAX: usize = 10_000;
@@ -196,6 +221,23 @@ mod tests {
         tokio::time::advance(Duration::from_secs(2)).await;
         reports.add("c");
         assert!(reports.next().await.keys.contains("c"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_drops_no_flush() {
+        let reports = Reports::new(1);
+        reports.pause(Duration::from_secs(60));
+        reports.add_lane(0);
+        assert_eq!(reports.next().await.lanes, BTreeSet::from([0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_without_an_answer_is_asked_for_again_after_a_while() {
+        let reports = Reports::new(1);
+        reports.add_again("a");
+        let start = Instant::now();
+        assert!(reports.next().await.keys.contains("a"));
+        assert_eq!(start.elapsed(), AGAIN_AFTER);
     }
 
     #[tokio::test]

@@ -107,8 +107,14 @@ impl BatchItem {
 
     fn report(&mut self, outcome: RenewOutcome, timers: &mut ChangedTimers) {
         self.answered = true;
-        if self.is_look && !matches!(outcome, RenewOutcome::Lost(_)) {
-            return;
+        match outcome {
+            // Without an answer it is not tracked any more.
+            RenewOutcome::Unknown if self.is_look => {
+                let reports = self.entry.shared().redis.reports();
+                return reports.add_again(self.entry.name.key());
+            }
+            RenewOutcome::Held { .. } if self.is_look => return,
+            RenewOutcome::Held { .. } | RenewOutcome::Unknown | RenewOutcome::Lost(_) => {}
         }
         let (owner, generation) = (self.owner, self.generation);
         let run = |core: &mut LockCore, now, out: &mut _| {

@@ -3,7 +3,7 @@
 //! A look reads: it asks for a renewal with a lease of 0. A write would be reported to every other client that holds a
 //! read hold of the lock, which would look in turn.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,14 +15,22 @@ use crate::entry::{Entry, Locks};
 use crate::redis::Changed;
 use crate::runtime::{event, sleep_until};
 
-/// What is still to be looked at. In each window a lock is looked at once, and no more holds than that window allows:
-/// what comes above it waits.
+/// What is still to be looked at, in the order of the reports. In each window a lock is looked at once, and no more holds
+/// than that window allows: what comes above it waits.
 #[derive(Default)]
 pub(super) struct Looks {
-    reported: BTreeMap<Box<str>, Weak<Entry>>,
-    /// What is held over a connection that may have missed reports.
-    unsure: Vec<Weak<Entry>>,
-    /// When this window ends. `None`: nothing was looked at in the last one.
+    waiting: VecDeque<Waiting>,
+    /// The names of those.
+    names: BTreeSet<Box<str>>,
+    /// How many of those were reported one by one.
+    reported: usize,
+    /// Reported again in the window in which they were looked at.
+    again: BTreeMap<Box<str>, Weak<Entry>>,
+    /// Connections of these numbers may have missed reports.
+    lanes: BTreeSet<usize>,
+    /// When all that is held over such connections may be looked at again.
+    lanes_at: Option<Instant>,
+    /// When this window ends. `None`: nothing was looked at yet.
     until: Option<Instant>,
     /// Looked at in this window.
     seen: BTreeSet<Box<str>>,
@@ -30,28 +38,36 @@ pub(super) struct Looks {
     holds: usize,
 }
 
+struct Waiting {
+    name: Box<str>,
+    entry: Weak<Entry>,
+    /// It was reported by its name, and not with everything.
+    is_reported: bool,
+}
+
 impl Looks {
-    /// Others have changed these. What nobody here holds is of no interest.
+    /// Others have changed these. What is not held here is of no interest.
     pub(super) fn add(&mut self, locks: &Locks, changed: Changed) {
-        for key in changed.keys {
-            let Some(entry) = locks.table.find(&key) else {
+        self.lanes.extend(changed.lanes);
+        for name in changed.keys {
+            let Some(entry) = locks.table.find(&name) else {
                 continue;
             };
-            if entry.note_report() {
-                self.reported.insert(key, Arc::downgrade(&entry));
+            if !entry.note_report() {
+                continue;
             }
+            // Replicas are asked by a write of this client over another connection, which is reported too.
+            let is_reported = !entry.asks_replicas();
+            self.push(name, Arc::downgrade(&entry), is_reported);
         }
-        if !changed.lanes.is_empty() {
-            let mut entries = locks.all();
-            entries.retain(|entry| {
-                changed.lanes.contains(&entry.route().lane()) && entry.note_report()
+        if self.reported > REPORTED_MAX {
+            self.waiting.retain(|waiting| {
+                if waiting.is_reported {
+                    self.names.remove(&waiting.name);
+                }
+                !waiting.is_reported
             });
-            // What can be sent together is side by side.
-            entries.sort_by_cached_key(|entry| entry.route().number());
-            self.unsure = entries.iter().map(Arc::downgrade).collect();
-        }
-        if self.reported.len() > REPORTED_MAX {
-            self.reported.clear();
+            self.reported = 0;
             locks.shared.redis.reports().pause(PAUSE);
             event!(
                 WARN,
@@ -61,53 +77,73 @@ impl Looks {
         }
     }
 
-    /// Waits until something is to be looked at that was held back.
-    pub(super) async fn are_due(&self) {
-        sleep_until(self.until.filter(|_| self.is_behind())).await;
+    fn push(&mut self, name: Box<str>, entry: Weak<Entry>, is_reported: bool) {
+        if self.seen.contains(&name) {
+            self.again.insert(name, entry);
+        } else if self.names.insert(name.clone()) {
+            self.reported += usize::from(is_reported);
+            self.waiting.push_back(Waiting {
+                name,
+                entry,
+                is_reported,
+            });
+        }
     }
 
-    fn is_behind(&self) -> bool {
-        !self.reported.is_empty() || !self.unsure.is_empty()
+    /// Everything that is held over connections that may have missed reports, at most once in a while: to find it takes a
+    /// walk through all locks.
+    fn push_lanes(&mut self, locks: &Locks, now: Instant) {
+        if self.lanes.is_empty() || self.lanes_at.is_some_and(|at| now < at) {
+            return;
+        }
+        self.lanes_at = Some(now + LANES_PAUSE);
+        let lanes = std::mem::take(&mut self.lanes);
+        let mut entries = locks.all();
+        entries.retain(|entry| lanes.contains(&entry.route().lane()) && entry.note_report());
+        // What can be sent together is side by side.
+        entries.sort_by_cached_key(|entry| entry.route().number());
+        for entry in entries {
+            self.push((**entry.name.key()).into(), Arc::downgrade(&entry), false);
+        }
+    }
+
+    /// Waits until something is to be looked at that was held back.
+    pub(super) async fn are_due(&self) {
+        let is_behind = !self.waiting.is_empty() || !self.again.is_empty();
+        let window = self.until.filter(|_| is_behind);
+        let lanes = self.lanes_at.filter(|_| !self.lanes.is_empty());
+        sleep_until(window.into_iter().chain(lanes).min()).await;
     }
 
     /// What is to be looked at now, as calls to be sent.
-    pub(super) fn take(&mut self) -> Vec<Batch> {
+    pub(super) fn take(&mut self, locks: &Locks) -> Vec<Batch> {
         let now = Instant::now();
         if self.until.is_none_or(|until| until <= now) {
             self.until = Some(now + WINDOW);
             self.seen.clear();
             self.holds = self.holds.saturating_sub(HOLDS_A_WINDOW);
+            for (name, entry) in std::mem::take(&mut self.again) {
+                self.push(name, entry, true);
+            }
         }
-        let (mut looks, mut limit) = (Renewals::default(), now);
-        while let Some(entry) = self.next() {
-            limit = now + entry.shared().command_timeout() * 2;
+        self.push_lanes(locks, now);
+        let mut looks = Renewals::default();
+        while self.holds < HOLDS_A_WINDOW
+            && let Some(next) = self.waiting.pop_front()
+        {
+            self.names.remove(&next.name);
+            self.reported -= usize::from(next.is_reported);
+            let Some(entry) = next.entry.upgrade() else {
+                continue;
+            };
+            self.seen.insert(next.name);
             let requests = entry.peek(LockCore::looks);
             self.holds += requests.len();
             for (owner, request) in requests {
                 looks.add_look(&entry, owner, request);
             }
         }
-        looks.batches(limit)
-    }
-
-    fn next(&mut self) -> Option<Arc<Entry>> {
-        while self.holds < HOLDS_A_WINDOW {
-            let seen = &self.seen;
-            let reported = self.reported.keys().find(|key| !seen.contains(*key));
-            let entry = match reported.cloned() {
-                Some(key) => {
-                    let entry = self.reported.remove(&key);
-                    self.seen.insert(key);
-                    entry
-                }
-                None => self.unsure.pop(),
-            };
-            match entry?.upgrade() {
-                Some(entry) => return Some(entry),
-                None => continue,
-            }
-        }
-        None
+        looks.batches(now + locks.shared.command_timeout() * 2)
     }
 }
 
@@ -121,3 +157,5 @@ const HOLDS_A_WINDOW: usize = 100;
 const REPORTED_MAX: usize = 2_000;
 
 const PAUSE: Duration = Duration::from_secs(60);
+
+const LANES_PAUSE: Duration = Duration::from_secs(1);

@@ -272,7 +272,7 @@ mod tests {
             rows: vec![row(OURS, 15), row(FRED, 20), row(jvm::NAME, 10)],
         };
         let table = table(&[outcome]);
-        assert!(table.contains("| solo | rate to the floor | ≥ 0.95 | 0.75 | **missed** |\n"));
+        assert!(table.contains("| solo | rate to the floor | ≥ 0.98 | 0.75 | **missed** |\n"));
         assert!(table.contains("| solo | rate to Redisson | ≥ 1.40 | 1.50 |  |\n"));
         assert_eq!(
             table.lines().count(),

@@ -59,6 +59,9 @@ impl Replies {
     /// The next reply or report, if it is there.
     pub(super) fn next(&mut self) -> Result<Option<Arrived>, Malformed> {
         loop {
+            if self.at > REPLY_MAX {
+                return Err(Malformed::TooLong);
+            }
             let Some((kind, line)) = self.line()? else {
                 return Ok(None);
             };

@@ -76,8 +76,10 @@ pub(super) struct Requests {
 struct Unwritten {
     /// How many of its bytes are in the buffer.
     length: usize,
-    /// Whether the socket has accepted some of its bytes.
+    /// Whether the socket has accepted some of its bytes, or all of the command that it goes with.
     is_begun: bool,
+    /// It is never without the command before it.
+    goes_with_last: bool,
     deadline: Instant,
     awaited: Awaited,
 }
@@ -105,10 +107,11 @@ impl Requests {
         if let Some(end) = &self.end {
             return Err(not_sent(&end.to_string(), true));
         }
-        if self.buffer.len() >= UNWRITTEN_MAX {
+        if self.buffer.len() >= UNWRITTEN_MAX || self.awaited.len() >= AWAITED_MAX {
             let text = "the server accepts no commands at present";
             return Err(not_sent(text, false));
         }
+        let mut goes_with_last = false;
         Ok(commands.map(|command| {
             let before = self.buffer.len();
             encode(&mut self.buffer, command.name, command.args);
@@ -117,6 +120,7 @@ impl Requests {
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
                 is_begun: false,
+                goes_with_last: std::mem::replace(&mut goes_with_last, true),
                 deadline,
                 awaited: Awaited { answer, expected },
             });
@@ -158,6 +162,9 @@ impl Requests {
             }
             count -= first.length;
             let first = self.unwritten.pop_front();
+            if let Some(next) = self.unwritten.front_mut() {
+                next.is_begun |= next.goes_with_last;
+            }
             self.awaited.extend(first.map(|first| first.awaited));
         }
     }
@@ -216,6 +223,9 @@ fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
     let why = why.to_owned();
     ConnectionError::NotSent { why, has_ended }
 }
+
+/// A server that answers nothing is asked no more than this.
+const AWAITED_MAX: usize = 1 << 17;
 
 /// A server that reads nothing is given no more than this, so that what waits for it does not fill the memory.
 const UNWRITTEN_MAX: usize = 16 << 20;

@@ -121,6 +121,23 @@ fn lists_within_lists_end_before_the_stack_does() {
     assert_eq!(replies.next().err(), Some(Malformed::TooDeep));
 }
 
+/// Of short items, too.
+#[test]
+fn a_list_that_does_not_end_is_found_at_the_bound() {
+    let mut replies = Replies::default();
+    let header = format!("*{REPLY_MAX}\r\n");
+    replies.arrived.extend_from_slice(header.as_bytes());
+    let items = b"_\r\n".repeat(1 << 18);
+    let found = loop {
+        replies.arrived.extend_from_slice(&items);
+        match replies.next() {
+            Ok(None) => assert!(replies.arrived.len() <= REPLY_MAX + items.len()),
+            other => break other.err(),
+        }
+    };
+    assert_eq!(found, Some(Malformed::TooLong));
+}
+
 /// Of what arrives byte by byte no part is searched again and again.
 #[test]
 fn a_long_line_that_drips_is_read_once() {

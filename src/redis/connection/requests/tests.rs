@@ -195,3 +195,30 @@ fn after_a_reply_that_does_not_fit_none_counts() {
         assert!(judge.misfit().is_some());
     }
 }
+
+/// ASKING is about the command after it, so one that is not written any more must not leave it to another.
+#[test]
+fn asking_goes_with_its_command_or_not_at_all() {
+    let (now, later) = (Instant::now(), later());
+    let soon = now + Duration::from_secs(1);
+    let mut requests = Requests::default();
+    let pair = requests.add([command("ASKING", &[]), command("EVAL", &[])], soon);
+    let next = requests.add([ping()], later);
+    assert!(pair.is_ok() && next.is_ok());
+    // All of ASKING, and nothing of its command.
+    requests.written(b"*1\r\n$6\r\nASKING\r\n".len());
+    let unwritten = requests.unwritten(now + Duration::from_secs(2));
+    assert!(unwritten.starts_with(b"*1\r\n$4\r\nEVAL\r\n"));
+}
+
+#[test]
+fn a_server_that_answers_nothing_is_not_asked_without_end() {
+    let mut requests = Requests::default();
+    let mut added = 0;
+    while requests.add([ping()], later()).is_ok() {
+        added += 1;
+        requests.written(PING_BYTES.len());
+        assert!(added <= AWAITED_MAX, "it is bounded");
+    }
+    assert_eq!(added, AWAITED_MAX);
+}
