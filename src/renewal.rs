@@ -111,7 +111,13 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     }
                     None => return,
                 },
-                changed = reports.next() => match locks.upgrade() {
+                Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
+                () = recheck.log_is_due() => {
+                    recheck.log(None);
+                    Vec::new()
+                }
+                // Not beside a recheck, which is of more interest: reports may come without a pause.
+                changed = reports.next(), if !recheck.is_under_way() => match locks.upgrade() {
                     Some(locks) => {
                         looks.add(&locks, changed);
                         looks.take(&locks)
@@ -122,11 +128,6 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     Some(locks) => looks.take(&locks),
                     None => return,
                 },
-                Some(again) = calls.join_next(), if !calls.is_empty() => again.unwrap_or_default(),
-                () = recheck.log_is_due() => {
-                    recheck.log(None);
-                    Vec::new()
-                }
                 // What was begun goes on in between.
                 () = tokio::task::yield_now(), if recheck.is_under_way() => recheck.go_on(),
             };

@@ -525,7 +525,7 @@ async fn every_lock_is_written_to_before_it_is_asked_about() {
         .map(|line| line.to_lowercase())
         .filter(|line| !line.contains(" lua]"))
         .filter_map(
-            |line| match (line.contains("\"eval\""), line.contains("\"wait\"")) {
+            |line| match (line.contains("-- touch.lua"), line.contains("\"wait\"")) {
                 (true, _) => Some(1),
                 (_, true) => Some(0),
                 _ => None,
