@@ -340,6 +340,8 @@ async fn a_look_without_an_answer_is_repeated() {
     let port = server.port;
     let busy = std::thread::spawn(move || {
         let mut control = Control::connect(port);
+        // Then other scripts are refused.
+        control.run(&["CONFIG", "SET", "lua-time-limit", "50"]);
         let until = "redis.call('del', KEYS[1]) local ends = redis.call('time')[1] + 2 \
                      while redis.call('time')[1] + 0 < ends do end";
         control.run(&["EVAL", until, "1", "a"]);
