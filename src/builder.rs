@@ -160,8 +160,8 @@ impl LockClientBuilder {
 
     /// Whether servers report changes of held locks by others (`CLIENT TRACKING`). Default on.
     ///
-    /// A lock that another client deletes or forces open is then reported as lost within a round trip, instead of at its
-    /// next renewal. Needs `+client|tracking`; without it, or without the command, an event says so once.
+    /// A lock that another client deletes or forces open is then reported as lost within two round trips, instead of at
+    /// its next renewal. Needs `+client|tracking`; without it, or without the command, an event says so once.
     ///
     /// # Examples
     ///

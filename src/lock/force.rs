@@ -21,8 +21,8 @@ impl<K> Lock<K> {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked. Of a read-write lock
     /// it frees both parts.
     ///
-    /// The loss is reported to the holder within a round trip, or by its next renewal, within a third of its watchdog
-    /// timeout. The holder is read first and passed to the script, which is never sent twice: a
+    /// The loss is reported to the holder within two round trips, or by its next renewal, within a third of its
+    /// watchdog timeout. The holder is read first and passed to the script, which is never sent twice: a
     /// later holder is not affected. By the server's clock the script does nothing when the command
     /// timeout has passed since the holder was read.
     ///

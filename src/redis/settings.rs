@@ -225,7 +225,7 @@ impl Settings {
         refuse_other_tls(&config)?;
         config.fail_fast = true;
         config.blocking = Blocking::Block;
-        // The codec of the newer one ends the connection at values that a script may return.
+        // fred's connections are for channels alone, which need no newer one.
         config.version = RespVersion::RESP2;
         let tcp = TcpConfig {
             nodelay: Some(true),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redisson_lock::{LockGuard, LockKind, LossReason};
 use test_support::kinds::{KINDS, NESTED, against, count, delete, rob};
-use test_support::{Control, ms, tokio, within};
+use test_support::{Control, eventually, ms, tokio, within};
 
 use super::TestServer;
 
@@ -112,7 +112,7 @@ async fn it_is_noticed_after_every_command_that_has_written() {
         let guard = lock.lock().await.expect("free");
         let next = client.lock_of(against(kind), lock.name());
         let next = tokio::spawn(async move { next.lock().await });
-        tokio::time::sleep(ms(100)).await;
+        eventually("it waits", SOON, || client.stats().waiting == 1).await;
         guard.unlock().await.expect("held");
         let next = next.await.expect("no panic").expect("its turn");
         delete(&mut control, lock.name());
@@ -136,8 +136,10 @@ async fn it_is_noticed_after_a_renewal() {
         let lock = client.lock_of(kind, name(&format!("renewed-{kind}")));
         guards.push((lock.name().to_owned(), lock.lock().await.expect("free")));
     }
-    tokio::time::sleep(ms(3_400)).await;
-    assert_eq!(client.stats().renewed_total, KINDS.len() as u64);
+    eventually("all are renewed", ms(6_000), || {
+        client.stats().renewed_total >= KINDS.len() as u64
+    })
+    .await;
     for (name, guard) in guards {
         delete(&mut control, &name);
         let reason = within(ms(1_500), guard.lost()).await;
