@@ -52,6 +52,8 @@ use crate::wire::Announce;
 pub(crate) use backoff::Backoff;
 pub(crate) use call::{Args, Call, OUTDATED, Script, Still};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
+#[cfg(feature = "test-util")]
+pub(crate) use connection::check_reply_path;
 pub use fence::ConnectionFence;
 pub(crate) use identity::Location;
 pub(crate) use map::{Nodes, Received, RoutedLink, Switches};

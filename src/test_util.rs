@@ -21,7 +21,7 @@ use crate::hold_handle::Hold;
 use crate::kind::LockKind;
 use crate::lock::Holder;
 use crate::owner::Owner;
-use crate::redis::Call;
+use crate::redis::{self, Call};
 use crate::script::{self, RenewalKey};
 use crate::wire::{Announce, LockName};
 
@@ -71,6 +71,15 @@ impl LockClientBuilder {
     pub async fn connect_over(self, transport: Arc<dyn Transport>) -> Result<LockClient, Error> {
         self.open_over(transport).await
     }
+}
+
+/// What a fuzzer tries: whether it matters where the bytes of replies are cut.
+///
+/// # Panics
+///
+/// If it does.
+pub fn check_reply_path(input: &[u8]) {
+    redis::check_reply_path(input);
 }
 
 /// A reply as an error message shows it.

@@ -10,6 +10,8 @@ mod driver;
 mod failed;
 mod multiplexed;
 mod replies;
+#[cfg(any(test, feature = "test-util"))]
+mod reply_path;
 mod requests;
 mod stream;
 mod task;
@@ -31,6 +33,8 @@ use crate::error::RefusalKind;
 pub(super) use channels::{Channels, Messages};
 pub(super) use failed::{Failed, connect_error};
 use multiplexed::Multiplexed;
+#[cfg(feature = "test-util")]
+pub(crate) use reply_path::check_reply_path;
 pub(super) use requests::Replying;
 pub(super) use task::Task;
 

@@ -15,6 +15,7 @@ mod chaos;
 mod demo;
 mod docs;
 mod features;
+mod fuzz;
 mod interop;
 mod java;
 mod lines;
@@ -79,6 +80,7 @@ usage: cargo xtask COMMAND
   explore [--deep] [--browse WORLD]
                       every order of steps of small worlds of the core, to the end; --deep: larger
                       ones; --browse: one of them, step by step, at http://127.0.0.1:3000
+  fuzz [--seconds N]  bytes that a fuzzer chooses in place of replies, for 60 s or N seconds
   lines               counts the Rust lines of each folder, and the code without unit tests
   pair                which files and how many functions of src an uncontended lock and unlock
                       enter, by valgrind
@@ -110,6 +112,7 @@ fn main() -> ExitCode {
         Some((&"sim", rest)) => sim::run(rest),
         Some((&"explore", rest)) => sim::explore(rest),
         Some((&"mutants", rest)) => mutants::run(rest, install),
+        Some((&"fuzz", rest)) => fuzz::run(rest, install),
         Some((&"lines", rest)) => lines::run(rest),
         Some((&"pair", rest)) => pair::run(rest, install),
         Some((&"docs", rest)) => docs::run(rest),

@@ -44,7 +44,8 @@ struct Socket {
 
 impl Shared {
     /// Hands commands over: they are written one directly after the other. With nothing else under way there is no
-    /// company to wait for, and this call writes them; otherwise the writer does, with those of all tasks that are ready.
+    /// company to wait for, and this call writes them. So it does when enough has come together for the server to work
+    /// on while other tasks go on; otherwise the writer does, with those of all tasks that are ready.
     pub(super) fn add<const N: usize>(
         &self,
         commands: [Command<'_>; N],
@@ -53,12 +54,13 @@ impl Shared {
         let mut requests = self.requests.lock();
         let is_alone = requests.is_idle();
         let added = requests.add(commands, deadline)?;
+        let is_due = is_alone || requests.are_worth_a_write();
         let mut socket = self.socket.lock();
         let Some(writer) = socket.writer.clone() else {
             // The first poll of the writer finds them.
             return Ok(added);
         };
-        if !is_alone {
+        if !is_due {
             drop((requests, socket));
             writer.wake();
             return Ok(added);
@@ -193,27 +195,32 @@ impl Reader {
             if let Err(why) = ready!(read) {
                 return Poll::Ready(why);
             }
+            let reports = self.shared.reports.get();
             let mut requests = self.shared.requests.lock();
-            loop {
-                let taken = match (self.replies.next(), self.shared.reports.get()) {
-                    (Ok(Some(Arrived::Reply(answer))), _) => requests.reply(answer),
-                    (Ok(Some(Arrived::Push(push))), Some(reports)) => {
-                        reports.read(&push);
-                        Ok(())
-                    }
-                    (Ok(Some(Arrived::Push(_))), None) => Err(ConnectionError::out_of_step()),
-                    (Ok(None), _) => break,
-                    (Err(malformed), _) => Err(malformed.into()),
-                };
-                if let Err(why) = taken {
-                    return Poll::Ready(why);
-                }
+            if let Err(why) = complete(&mut self.replies, &mut requests, reports) {
+                return Poll::Ready(why);
             }
         }
         // Others have their turn before more is read.
         context.waker().wake_by_ref();
         Poll::Pending
     }
+}
+
+/// Completes requests with what has arrived. `Err`: nothing counts that arrives later.
+pub(super) fn complete(
+    replies: &mut Replies,
+    requests: &mut Requests,
+    reports: Option<&LaneReports>,
+) -> Result<(), ConnectionError> {
+    while let Some(arrived) = replies.next()? {
+        match (arrived, reports) {
+            (Arrived::Reply(answer), _) => requests.reply(answer)?,
+            (Arrived::Push(push), Some(reports)) => reports.read(&push),
+            (Arrived::Push(_), None) => return Err(ConnectionError::out_of_step()),
+        }
+    }
+    Ok(())
 }
 
 impl Future for Reader {

@@ -29,6 +29,8 @@ pub(super) struct Replies {
     searched: usize,
     /// How many items each list lacks that is not complete, the outermost one first.
     lists: SmallVec<[u64; 4]>,
+    /// How many items all lists of the reply have, as far as they have begun.
+    items: usize,
 }
 
 /// From where to where.
@@ -40,6 +42,7 @@ pub(super) enum Malformed {
     Length,
     TooLong,
     TooDeep,
+    TooMany,
     Type(u8),
 }
 
@@ -49,6 +52,7 @@ impl From<Malformed> for ConnectionError {
             Malformed::Length => "a length that is no number".to_owned(),
             Malformed::TooLong => format!("more than {} MiB", REPLY_MAX >> 20),
             Malformed::TooDeep => format!("lists within lists, {DEPTH_MAX} deep"),
+            Malformed::TooMany => format!("a list of more than {ITEMS_MAX} items"),
             Malformed::Type(byte) => format!("an unknown type, {:?}", char::from(byte)),
         };
         Self::Lost(format!("the server has sent {what}"))
@@ -95,10 +99,14 @@ impl Replies {
                 }
                 b'*' | b'~' | b'%' | b'>' => {
                     let is_within = self.at > 0;
-                    let items = self.items(kind, line)?;
+                    let items = self.length_of_list(kind, line)?;
                     self.at = after;
+                    self.items += items;
                     if kind == b'>' && is_within {
                         return Err(Malformed::Type(kind));
+                    }
+                    if self.items > ITEMS_MAX {
+                        return Err(Malformed::TooMany);
                     }
                     if items > 0 && self.lists.len() == DEPTH_MAX {
                         return Err(Malformed::TooDeep);
@@ -166,7 +174,7 @@ impl Replies {
     }
 
     /// How many values the list of this type has that begins with this line.
-    fn items(&self, kind: u8, line: Range) -> Result<usize, Malformed> {
+    fn length_of_list(&self, kind: u8, line: Range) -> Result<usize, Malformed> {
         let length = self.length(line)?.unwrap_or(0);
         // A map counts its pairs.
         Ok(if kind == b'%' { 2 * length } else { length })
@@ -174,7 +182,7 @@ impl Replies {
 
     fn cut(&mut self) -> Arrived {
         let length = std::mem::take(&mut self.at);
-        self.searched = 0;
+        (self.searched, self.items) = (0, 0);
         let bytes = self.arrived.get(..length).unwrap_or_default();
         let kind = bytes.first().copied();
         let reply = Complete(bytes).value();
@@ -261,6 +269,9 @@ const CRLF: &[u8] = b"\r\n";
 
 /// No script of this crate returns more than some hundred bytes for each lock; one of a user may.
 const REPLY_MAX: usize = 64 << 20;
+
+/// An item takes up to twenty times its bytes in memory.
+const ITEMS_MAX: usize = 1 << 20;
 
 /// What a script returns is less deep: Redis converts no deeper tables than this.
 const DEPTH_MAX: usize = 128;

@@ -174,6 +174,13 @@ impl Requests {
         self.unwritten.is_empty() && self.awaited.is_empty()
     }
 
+    /// Whether what is not written is a quarter of all that have no reply, and more than one. If all of it were written
+    /// together, client and server would wait for each other in turn.
+    pub(super) fn are_worth_a_write(&self) -> bool {
+        let (unwritten, awaited) = (self.unwritten.len(), self.awaited.len());
+        unwritten > 1 && 4 * unwritten >= unwritten + awaited
+    }
+
     pub(super) fn is_written(&self) -> bool {
         self.unwritten.is_empty()
     }

@@ -1,7 +1,5 @@
 //! Tests of replies, wherever they are cut.
 
-use test_support::Rolls;
-
 use super::*;
 
 /// Everything that comes of these bytes, which arrive in parts of this length.
@@ -125,9 +123,10 @@ fn lists_within_lists_end_before_the_stack_does() {
 #[test]
 fn a_list_that_does_not_end_is_found_at_the_bound() {
     let mut replies = Replies::default();
-    let header = format!("*{REPLY_MAX}\r\n");
+    let header = format!("*{ITEMS_MAX}\r\n");
     replies.arrived.extend_from_slice(header.as_bytes());
-    let items = b"_\r\n".repeat(1 << 18);
+    let items = format!("+{}\r\n", "a".repeat(100));
+    let items = items.repeat(1 << 14).into_bytes();
     let found = loop {
         replies.arrived.extend_from_slice(&items);
         match replies.next() {
@@ -136,6 +135,35 @@ fn a_list_that_does_not_end_is_found_at_the_bound() {
         }
     };
     assert_eq!(found, Some(Malformed::TooLong));
+}
+
+/// Each takes more memory than it has bytes.
+#[test]
+fn a_reply_of_too_many_items_is_found_before_they_arrive() {
+    for (bytes, expected) in [
+        (format!("*{ITEMS_MAX}\r\n"), None),
+        (format!("*{}\r\n", ITEMS_MAX + 1), Some(Malformed::TooMany)),
+        (
+            format!("*2\r\n*0\r\n*{}\r\n", ITEMS_MAX - 1),
+            Some(Malformed::TooMany),
+        ),
+        (
+            format!("%{}\r\n", ITEMS_MAX / 2 + 1),
+            Some(Malformed::TooMany),
+        ),
+        // Those of an earlier reply do not count.
+        (format!("*2\r\n_\r\n_\r\n*{ITEMS_MAX}\r\n"), None),
+    ] {
+        let mut replies = Replies::default();
+        replies.arrived.extend_from_slice(bytes.as_bytes());
+        let found = loop {
+            match replies.next() {
+                Ok(Some(_)) => {}
+                other => break other.err(),
+            }
+        };
+        assert_eq!(found, expected, "{bytes}");
+    }
 }
 
 /// Of what arrives byte by byte no part is searched again and again.
@@ -154,77 +182,4 @@ fn a_long_line_that_drips_is_read_once() {
     };
     assert_eq!(text.len(), 200_000);
     assert!(start.elapsed() < std::time::Duration::from_secs(5));
-}
-
-/// Bytes as a server might send them, some of them changed: what comes of them does not depend on where they are cut, and
-/// no panic comes of any.
-#[test]
-fn whatever_arrives_is_read_in_the_same_way_wherever_it_is_cut() {
-    let parts: [&[u8]; 22] = [
-        b"+OK\r\n",
-        b":12\r\n",
-        b"$3\r\nabc\r\n",
-        b"$-1\r\n",
-        b"*2\r\n",
-        b"*0\r\n",
-        b"*-1\r\n",
-        b"-ERR no\r\n",
-        b"$0\r\n\r\n",
-        b"*1\r\n",
-        b"\r\n",
-        b"$12\r\n",
-        b":-\r\n",
-        b"~1\r\n",
-        b"_\r\n",
-        b"#t\r\n",
-        b",1.5\r\n",
-        b"=6\r\ntxt:ab\r\n",
-        b"!3\r\nERR\r\n",
-        b"%1\r\n",
-        b">2\r\n+invalidate\r\n",
-        b"(12\r\n",
-    ];
-    let mut rolls = Rolls(7);
-    let given = std::env::var("REPLY_STREAMS");
-    let streams = given.map_or(20_000, |given| given.parse().expect("a number"));
-    for _ in 0..streams {
-        let mut bytes = Vec::new();
-        for _ in 0..1 + rolls.below(8) {
-            bytes.extend_from_slice(parts[rolls.below(parts.len())]);
-        }
-        if rolls.below(2) == 0 {
-            let at = rolls.below(bytes.len());
-            bytes[at] = rolls.below(256) as u8;
-        }
-        let whole = all_of(&bytes, bytes.len());
-        for step in [1, 2, 3, 7] {
-            assert_eq!(
-                all_of(&bytes, step),
-                whole,
-                "{step}: {}",
-                bytes.escape_ascii()
-            );
-        }
-    }
-}
-
-/// The replies, and why there are no more.
-fn all_of(bytes: &[u8], step: usize) -> (Vec<Result<Reply, String>>, Option<Malformed>) {
-    let (mut replies, mut all) = (Replies::default(), Vec::new());
-    for part in bytes.chunks(step) {
-        replies.arrived.extend_from_slice(part);
-        loop {
-            match replies.next() {
-                Ok(Some(Arrived::Reply(answer))) => {
-                    all.push(answer.map_err(|problem| problem.to_string()));
-                }
-                Ok(Some(Arrived::Push(push))) => {
-                    all.push(Ok(Reply::List(vec![text(PUSHED), push])));
-                }
-                Ok(None) => break,
-                Err(malformed) => return (all, Some(malformed)),
-            }
-        }
-    }
-    (all, None)
 }

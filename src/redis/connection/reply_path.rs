@@ -1,0 +1,132 @@
+//! The path of replies, for a fuzzer: from bytes that have arrived to the requests that they answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+
+use super::driver::complete;
+use super::replies::Replies;
+use super::requests::{Command, Requests};
+use crate::redis::answers::{Expected, Judge};
+use crate::redis::reports::{LaneReports, Reports};
+use crate::redis::transport::Reply;
+
+/// Panics if it matters where the bytes of this input are cut. Its first byte is the length of the parts.
+pub(crate) fn check_reply_path(input: &[u8]) {
+    let Some((&part, input)) = input.split_first() else {
+        return;
+    };
+    let bytes = bytes_of(input);
+    let whole = answers(&bytes, bytes.len());
+    let in_parts = answers(&bytes, part.into());
+    assert_eq!(in_parts, whole, "{part}: {}", bytes.escape_ascii());
+}
+
+/// One byte for each of the usual replies and beginnings, so that chance finds them too; `\x20` to `\xff` stay as they are.
+fn bytes_of(input: &[u8]) -> Vec<u8> {
+    let parts = input.chunks(1).map(|byte| match byte {
+        [code @ 0..32] => PARTS[usize::from(*code)],
+        other => other,
+    });
+    parts.collect::<Vec<_>>().concat()
+}
+
+const PARTS: [&[u8]; 32] = [
+    b"+OK\r\n",
+    b":12\r\n",
+    b":-1\r\n",
+    b"$3\r\nabc\r\n",
+    b"$-1\r\n",
+    b"$0\r\n\r\n",
+    b"*-1\r\n",
+    b"*0\r\n",
+    b"*1\r\n",
+    b"*2\r\n",
+    b"-ERR no\r\n",
+    b"-NOSCRIPT no\r\n",
+    b"-MOVED 1 a:1\r\n",
+    b"_\r\n",
+    b"#t\r\n",
+    b",1.5\r\n",
+    b"(12\r\n",
+    b"=6\r\ntxt:ab\r\n",
+    b"!3\r\nERR\r\n",
+    b"~1\r\n",
+    b"%1\r\n",
+    b">2\r\n+invalidate\r\n",
+    b">2\r\n",
+    b"+invalidate\r\n",
+    b"*3\r\n:1\r\n+a\r\n:2\r\n",
+    b"$12\r\n",
+    b"$67108864\r\n",
+    b"*1048577\r\n",
+    b":",
+    b"\r",
+    b"\n",
+    b"\r\n",
+];
+
+/// What six requests are answered, which keys are reported, and why the connection ends, when the bytes arrive in parts of
+/// this length.
+fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
+    let (mut requests, mut replies) = (Requests::default(), Replies::default());
+    let judge = Arc::new(Judge::new(Arc::default()));
+    let later = Instant::now() + Duration::from_secs(3600);
+    let added = (0..6).map(|nth| {
+        let fits: fn(&Reply) -> bool = match nth % 3 {
+            0 => |_| true,
+            1 => |reply| matches!(reply, Reply::Number(_) | Reply::Nil),
+            _ => |reply| matches!(reply, Reply::Text(_) | Reply::List(_)),
+        };
+        let expected = Expected {
+            command: "EVALSHA",
+            by_hash: nth % 2 == 0,
+            fits: Box::new(fits),
+            judge: Arc::clone(&judge),
+        };
+        let command = Command {
+            name: "EVALSHA",
+            args: &[],
+            expected: Some(expected),
+        };
+        requests.add([command], later)
+    });
+    let added: Result<Vec<_>, _> = added.collect();
+    let mut awaited = added
+        .expect("the connection is open")
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
+    let length = requests.unwritten(Instant::now()).len();
+    requests.written(length);
+    let (reports, lane) = (Arc::new(Reports::new(1)), 0);
+    let reports = LaneReports { reports, lane };
+    let end = bytes.chunks(part.max(1)).find_map(|part| {
+        replies.arrived.extend_from_slice(part);
+        complete(&mut replies, &mut requests, Some(&reports)).err()
+    });
+    if let Some(why) = &end {
+        requests.end(why);
+    }
+    let answers = awaited.iter_mut().map(|reply| match reply.try_recv() {
+        Ok(answer) => format!("{answer:?}"),
+        Err(_) => NONE.to_owned(),
+    });
+    let answers: Vec<_> = answers.collect();
+    let answered = answers.iter().filter(|answer| *answer != NONE).count();
+    assert!(
+        answers[..answered].iter().all(|answer| answer != NONE),
+        "{answers:?}"
+    );
+    assert!(answered == answers.len() || end.is_none(), "{answers:?}");
+    let reported = reports.reports.next().now_or_never();
+    (
+        answers,
+        format!("{reported:?}"),
+        end.map(|why| why.to_string()),
+    )
+}
+
+const NONE: &str = "none";

@@ -1,0 +1,92 @@
+//! `cargo xtask fuzz`: bytes that a fuzzer chooses, by what code they reach, in place of replies.
+//!
+//! It needs a C++ compiler for libFuzzer. Without a sanitizer the stable toolchain is enough; the library has no unsafe
+//! code.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{Problem, cargo, tools};
+
+pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+    let usage = || Problem::to_do("usage: cargo xtask fuzz [--seconds N]");
+    let seconds: u32 = match arguments {
+        [] => 60,
+        ["--seconds", seconds] => seconds.parse().map_err(|_| usage())?,
+        _ => return Err(usage()),
+    };
+    let tool = cargo_fuzz(install)?;
+    let target = tools::target().join("fuzz");
+    // What is found is tried first the next time.
+    let (corpus, found) = (target.join("corpus"), target.join("found"));
+    for folder in [&corpus, &found] {
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
+    }
+    let done = Command::new(tool)
+        .args([
+            "run",
+            "--sanitizer",
+            "none",
+            "--fuzz-dir",
+            "crates/fuzz",
+            "--target-dir",
+        ])
+        .arg(&target)
+        .arg("replies")
+        .arg(&corpus)
+        .args([
+            "--",
+            "-rss_limit_mb=512",
+            "-timeout=10",
+            "-print_final_stats=1",
+        ])
+        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-artifact_prefix={}/", found.display()))
+        .current_dir(tools::root())
+        .status();
+    match done {
+        Ok(status) if status.success() => Ok(()),
+        Ok(_) => Err(Problem::failed(format!(
+            "the input that was found is in {}",
+            found.display()
+        ))),
+        Err(error) => Err(Problem::failed(format!("cargo-fuzz: {error}"))),
+    }
+}
+
+/// The version that is known to work, in the target folder.
+fn cargo_fuzz(install: bool) -> Result<PathBuf, Problem> {
+    let folder = tools::target().join("tools");
+    let tool = folder.join("bin/cargo-fuzz");
+    if tool.is_file() {
+        return Ok(tool);
+    }
+    if !install {
+        return Err(Problem::to_do(format!(
+            "cargo-fuzz is missing: cargo install cargo-fuzz --version {VERSION} --locked --root {}",
+            folder.display()
+        )));
+    }
+    println!(
+        "installing cargo-fuzz {VERSION} into {} (--no-install forbids it)",
+        folder.display()
+    );
+    let installed = cargo(&[
+        "install",
+        "--quiet",
+        "cargo-fuzz",
+        "--version",
+        VERSION,
+        "--locked",
+        "--root",
+    ])
+    .arg(&folder)
+    .status();
+    match installed {
+        Ok(status) if status.success() => Ok(tool),
+        _ => Err(Problem::failed("cargo-fuzz does not install")),
+    }
+}
+
+const VERSION: &str = "0.13.2";
