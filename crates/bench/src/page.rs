@@ -169,7 +169,7 @@ const READING: &str = "\
   rounds; a ratio is taken in each round, and given as median, least and most.
 - Each system has its own contended lock, except in `beside-jvm`. There is a pause before each turn, and the order changes
   with each round, because a system is faster after a busy one has kept the cores awake.
-- *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and `far8`, of the call of lock for a
+- *p50*, *p99* and *longest* are of lock and unlock together in `solo`, `spread64` and the `far` ones, of the call of lock for a
   contended lock, from the unlock to the other client's lock in `handoff`, and from the first unlock in `herd1000`, where
   herds repeat until the round ends.
 - `readers16` has the calls of those that read and of those that write apart; *scripts each* and CPU time are per section of
@@ -180,7 +180,7 @@ const READING: &str = "\
 - *client*, *kernel* and *server*: CPU time per acquisition of the client's program, of the kernel for it, and of the
   server with its kernel, in steps of 10 ms, but not of a JVM; *cores*: all three per second. In `handoff` it is the mean
   of a round's two acquisitions; there and in `herd1000` ours includes making the tasks and waiting until all of them wait.
-- `far8` has a proxy that delays everything by half a millisecond in both directions, in the client's program.
+- `far1` to `farther64` have a proxy that delays everything by half a round trip in both directions, in the client's program.
 - Redisson and rslock have their own defaults. The JVM (`-Xmx2g`) is warmed for 5 s with the same work; for held locks each
   round has a new process and JVM.
 - The *floors* are calls without a lock around them: this crate's scripts on a bare client with the crate's socket

@@ -44,7 +44,7 @@ const RATES: &[&str] = &[sample::PER_SECOND, sample::P50];
 /// At one lock the middle says little: a task that keeps the lock does not wait.
 const SHARED: &[&str] = &[sample::PER_SECOND, sample::P99];
 
-pub const SCENARIOS: [Scenario; 12] = [
+pub const SCENARIOS: [Scenario; 15] = [
     Scenario {
         name: "solo",
         text: "one task, one lock: lock, unlock, again",
@@ -56,8 +56,23 @@ pub const SCENARIOS: [Scenario; 12] = [
         compared: RATES,
     },
     Scenario {
+        name: "far1",
+        text: "one task, one lock, on a server a millisecond away",
+        compared: RATES,
+    },
+    Scenario {
         name: "far8",
         text: "8 tasks, each with its own lock, on a server a millisecond away",
+        compared: RATES,
+    },
+    Scenario {
+        name: "farther1",
+        text: "one task, one lock, on a server ten milliseconds away",
+        compared: RATES,
+    },
+    Scenario {
+        name: "farther64",
+        text: "64 tasks, each with its own lock, on a server ten milliseconds away",
         compared: RATES,
     },
     Scenario {
@@ -147,7 +162,10 @@ async fn systems(scenario: &str, context: &Context) -> Vec<Box<dyn System>> {
             }
             systems
         }
-        "far8" => far(context, 8).await,
+        "far1" => far(context, 1, ms(1)).await,
+        "far8" => far(context, 8, ms(1)).await,
+        "farther1" => far(context, 1, ms(10)).await,
+        "farther64" => far(context, 64, ms(10)).await,
         "contend16" => contend16(context).await,
         "contend4x4" => contend4x4(context).await,
         "beside-jvm" => Beside::open(context).await.into_iter().collect(),
@@ -210,10 +228,10 @@ async fn several(
     Looping::apart(name, ours.collect())
 }
 
-/// Locks of their own at a server that is far away.
-async fn far(context: &Context, tasks: usize) -> Vec<Box<dyn System>> {
+/// Locks of their own at a server that is a round trip away.
+async fn far(context: &Context, tasks: usize, round_trip: Duration) -> Vec<Box<dyn System>> {
     let key = |task: usize| format!("far:{task}");
-    let port = far::away(context.server.port, ms(1));
+    let port = far::away(context.server.port, round_trip);
     let url = format!("redis://127.0.0.1:{port}");
     let client = connect(&url).await;
     let ours = (0..tasks).map(|task| workers::Ours(client.lock(key(task))));
