@@ -118,7 +118,8 @@ impl<K> HoldHandle<K> {
     /// holder. Redis does not undo what a script wrote before it failed. While the script runs, the server does nothing
     /// else: keep it short. The script must not change the keys of the lock, and not select another database.
     ///
-    /// The script runs as the Redis user of the client, which needs the permissions for its commands and its keys.
+    /// The script runs as the Redis user of the client, which needs the permissions for its commands and its keys. A
+    /// reply of more than 64 MiB or 1,048,576 items ends the connection, and with it the calls of others under way.
     ///
     /// # Errors
     ///

@@ -3,6 +3,7 @@
 //! It needs a C++ compiler for libFuzzer. Without a sanitizer the stable toolchain is enough; the library has no unsafe
 //! code.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -10,14 +11,14 @@ use crate::{Problem, cargo, tools};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let usage = || Problem::to_do("usage: cargo xtask fuzz [--seconds N]");
-    let seconds: u32 = match arguments {
-        [] => 60,
+    let seconds = match arguments {
+        [] => SECONDS,
         ["--seconds", seconds] => seconds.parse().map_err(|_| usage())?,
         _ => return Err(usage()),
     };
     let tool = cargo_fuzz(install)?;
     let target = tools::target().join("fuzz");
-    // What is found is tried first the next time.
+    // What was found, and what reached new code, is tried first the next time.
     let (corpus, found) = (target.join("corpus"), target.join("found"));
     for folder in [&corpus, &found] {
         std::fs::create_dir_all(folder)
@@ -34,7 +35,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         ])
         .arg(&target)
         .arg("replies")
-        .arg(&corpus)
+        .args([&corpus, &found])
         .args([
             "--",
             "-rss_limit_mb=512",
@@ -48,7 +49,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     match done {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Problem::failed(format!(
-            "the input that was found is in {}",
+            "the fuzzer has failed; the input that it found, if it has run, is in {}",
             found.display()
         ))),
         Err(error) => Err(Problem::failed(format!("cargo-fuzz: {error}"))),
@@ -88,5 +89,7 @@ fn cargo_fuzz(install: bool) -> Result<PathBuf, Problem> {
         _ => Err(Problem::failed("cargo-fuzz does not install")),
     }
 }
+
+const SECONDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(59);
 
 const VERSION: &str = "0.13.2";

@@ -228,7 +228,7 @@ async fn several(
     Looping::apart(name, ours.collect())
 }
 
-/// Locks of their own at a server that is a round trip away.
+/// Locks of their own at a server that is this round trip away.
 async fn far(context: &Context, tasks: usize, round_trip: Duration) -> Vec<Box<dyn System>> {
     let key = |task: usize| format!("far:{task}");
     let port = far::away(context.server.port, round_trip);

@@ -1,5 +1,5 @@
-//! What drives a connection for commands: one write for all that is ready, one reader that completes requests in their
-//! order.
+//! What drives a connection for commands: a writer that commands of many callers share, and a reader that completes
+//! requests in their order.
 //!
 //! The reader and the writer are tasks of their own. A task that is woken runs after the one that has woken it, on the same
 //! thread, and a caller that does not yield then keeps it waiting. The reader is woken by the socket alone, so no caller
@@ -40,12 +40,14 @@ struct Socket {
     reader: Option<Waker>,
     /// It has accepted bytes that it may not have sent yet.
     is_unflushed: bool,
+    /// It has last accepted nothing: the writer waits for it.
+    is_full: bool,
 }
 
 impl Shared {
     /// Hands commands over: they are written one directly after the other. With nothing else under way there is no
-    /// company to wait for, and this call writes them. So it does when enough has come together for the server to work
-    /// on while other tasks go on; otherwise the writer does, with those of all tasks that are ready.
+    /// company to wait for, and this call writes them. It also writes when enough has come together for the server to
+    /// work on while other tasks go on; otherwise the writer does, with those of all tasks that are ready.
     pub(super) fn add<const N: usize>(
         &self,
         commands: [Command<'_>; N],
@@ -54,23 +56,30 @@ impl Shared {
         let mut requests = self.requests.lock();
         let is_alone = requests.is_idle();
         let added = requests.add(commands, deadline)?;
-        let is_due = is_alone || requests.are_worth_a_write();
         let mut socket = self.socket.lock();
+        let writes_now = is_alone || (!socket.is_full && requests.are_worth_a_write());
         let Some(writer) = socket.writer.clone() else {
             // The first poll of the writer finds them.
             return Ok(added);
         };
-        if !is_due {
+        if !writes_now {
             drop((requests, socket));
             writer.wake();
             return Ok(added);
         }
-        // What the socket does not accept now the writer writes when it does.
         let written = socket.write(&mut requests, &mut Context::from_waker(&writer));
-        if let Poll::Ready(why) = written {
-            let closed = socket.close(&mut requests, &why);
-            drop((requests, socket));
-            closed.wake();
+        match written {
+            Poll::Ready(why) => {
+                let closed = socket.close(&mut requests, &why);
+                drop((requests, socket));
+                closed.wake();
+            }
+            Poll::Pending if requests.is_written() => {}
+            // The socket is full, or this task has had its turn: the writer goes on.
+            Poll::Pending => {
+                drop((requests, socket));
+                writer.wake();
+            }
         }
         Ok(added)
     }
@@ -127,7 +136,9 @@ impl Socket {
             if bytes.is_empty() {
                 break;
             }
-            match ready!(stream.as_mut().poll_write(context, bytes)) {
+            let accepted = stream.as_mut().poll_write(context, bytes);
+            self.is_full = accepted.is_pending();
+            match ready!(accepted) {
                 Ok(0) => return Poll::Ready(lost("the connection accepts nothing")),
                 Ok(count) => requests.written(count),
                 Err(problem) => return Poll::Ready(failed(problem)),

@@ -36,7 +36,7 @@ pub(super) struct Replies {
 /// From where to where.
 type Range = (usize, usize);
 
-/// What no server sends.
+/// What is no reply, or too large a one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Malformed {
     Length,
@@ -52,7 +52,7 @@ impl From<Malformed> for ConnectionError {
             Malformed::Length => "a length that is no number".to_owned(),
             Malformed::TooLong => format!("more than {} MiB", REPLY_MAX >> 20),
             Malformed::TooDeep => format!("lists within lists, {DEPTH_MAX} deep"),
-            Malformed::TooMany => format!("a list of more than {ITEMS_MAX} items"),
+            Malformed::TooMany => format!("a reply of more than {ITEMS_MAX} items"),
             Malformed::Type(byte) => format!("an unknown type, {:?}", char::from(byte)),
         };
         Self::Lost(format!("the server has sent {what}"))

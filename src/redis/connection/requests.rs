@@ -107,7 +107,8 @@ impl Requests {
         if let Some(end) = &self.end {
             return Err(not_sent(&end.to_string(), true));
         }
-        if self.buffer.len() >= UNWRITTEN_MAX || self.awaited.len() >= AWAITED_MAX {
+        let unanswered = self.awaited.len() + self.unwritten.len();
+        if self.buffer.len() >= UNWRITTEN_MAX || unanswered >= UNANSWERED_MAX {
             let text = "the server accepts no commands at present";
             return Err(not_sent(text, false));
         }
@@ -174,8 +175,8 @@ impl Requests {
         self.unwritten.is_empty() && self.awaited.is_empty()
     }
 
-    /// Whether what is not written is a quarter of all that have no reply, and more than one. If all of it were written
-    /// together, client and server would wait for each other in turn.
+    /// Whether the commands that are not written are a quarter of those without a reply, and more than one. If all of
+    /// them went in one write, client and server would wait for each other in turn.
     pub(super) fn are_worth_a_write(&self) -> bool {
         let (unwritten, awaited) = (self.unwritten.len(), self.awaited.len());
         unwritten > 1 && 4 * unwritten >= unwritten + awaited
@@ -232,7 +233,7 @@ fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
 }
 
 /// A server that answers nothing is asked no more than this.
-const AWAITED_MAX: usize = 1 << 17;
+const UNANSWERED_MAX: usize = 1 << 17;
 
 /// A server that reads nothing is given no more than this, so that what waits for it does not fill the memory.
 const UNWRITTEN_MAX: usize = 16 << 20;

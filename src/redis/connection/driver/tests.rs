@@ -18,7 +18,7 @@ fn later() -> Instant {
     Instant::now() + Duration::from_secs(3600)
 }
 
-/// One end of a pipe, which counts the writes to it.
+/// One end of a pipe, which counts attempts to write.
 struct Counted {
     stream: DuplexStream,
     writes: Arc<AtomicUsize>,
@@ -40,9 +40,8 @@ impl AsyncWrite for Counted {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.stream).poll_write(context, bytes));
         self.writes.fetch_add(1, Ordering::Relaxed);
-        Poll::Ready(written)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -124,7 +123,7 @@ async fn commands_of_tasks_that_are_ready_share_writes() {
     let pings: Vec<_> = pings.collect();
     fixture.read(64).await;
     // Without a reply in between they are more and more.
-    assert!(fixture.writes.load(Ordering::Relaxed) <= 16);
+    assert!(fixture.writes.load(Ordering::Relaxed) <= 12);
     fixture.answers(&b"+PONG\r\n".repeat(64)).await;
     for ping in pings {
         let answer = ping.await.expect("no panic").expect("no error");
@@ -189,6 +188,43 @@ async fn a_server_has_work_while_callers_go_on() {
             (63, 16)
         ]
     );
+}
+
+/// Too few to be written by a caller.
+#[tokio::test]
+async fn the_writer_lets_tasks_that_are_ready_go_first() {
+    let mut fixture = Fixture::new(1 << 16);
+    let first = fixture.ping();
+    fixture.read(1).await;
+    fixture.answers(b"+PONG\r\n").await;
+    assert!(matches!(first.await, Ok(Ok(_))));
+    let replies: Vec<_> = (0..10).map(|_| fixture.ping()).collect();
+    fixture.read(10).await;
+    let before = fixture.writes.load(Ordering::Relaxed);
+    // It wakes the writer, which so comes before the other task.
+    let reply = fixture.ping();
+    let shared = Arc::clone(&fixture.shared);
+    let other = tokio::spawn(async move { shared.add([ping()], later()).map(|_| ()) });
+    fixture.read(2).await;
+    assert!(other.await.expect("no panic").is_ok());
+    assert_eq!(fixture.writes.load(Ordering::Relaxed), before + 1);
+    drop((replies, reply));
+}
+
+/// The writer waits for it.
+#[tokio::test]
+async fn a_socket_that_is_full_is_not_tried_by_every_caller() {
+    let mut fixture = Fixture::new(PING_LENGTH);
+    let first = fixture.ping();
+    fixture.read(1).await;
+    fixture.answers(b"+PONG\r\n").await;
+    assert!(matches!(first.await, Ok(Ok(_))));
+    let before = fixture.writes.load(Ordering::Relaxed);
+    let replies: Vec<_> = (0..100).map(|_| fixture.ping()).collect();
+    // The first fills the pipe, the third finds it full.
+    assert_eq!(fixture.writes.load(Ordering::Relaxed), before + 2);
+    fixture.read(100).await;
+    drop(replies);
 }
 
 /// The task that has handed it over goes on without yielding.

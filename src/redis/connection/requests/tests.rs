@@ -218,7 +218,7 @@ fn a_server_that_answers_nothing_is_not_asked_without_end() {
     while requests.add([ping()], later()).is_ok() {
         added += 1;
         requests.written(PING_BYTES.len());
-        assert!(added <= AWAITED_MAX, "it is bounded");
+        assert!(added <= UNANSWERED_MAX, "it is bounded");
     }
-    assert_eq!(added, AWAITED_MAX);
+    assert_eq!(added, UNANSWERED_MAX);
 }
