@@ -16,6 +16,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         ["--seconds", seconds] => seconds.parse().map_err(|_| usage())?,
         _ => return Err(usage()),
     };
+    tools::system_package("c++", "g++", install)?;
     let tool = cargo_fuzz(install)?;
     let target = tools::target().join("fuzz");
     // What was found, and what reached new code, is tried first the next time.

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Command, Stdio};
 
-use crate::tools::{self, Server, System};
+use crate::tools::{self, Server};
 use crate::{Problem, cargo};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
@@ -13,7 +13,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         return Err(Problem::to_do("usage: cargo xtask pair"));
     }
     let server = tools::redis_server(install)?;
-    valgrind(install)?;
+    tools::system_package("valgrind", "valgrind", install)?;
     let built = cargo(&["build", "--quiet", "--package", "bench", "--bin", "pair"]).status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(Problem::failed("the program does not build"));
@@ -51,24 +51,6 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         entered.len()
     );
     Ok(())
-}
-
-fn valgrind(install: bool) -> Result<(), Problem> {
-    let runs = Command::new("valgrind").arg("--version").output();
-    if runs.is_ok_and(|done| done.status.success()) {
-        return Ok(());
-    }
-    match tools::system() {
-        (System::Debian, true) if install => {
-            println!(
-                "installing the system package valgrind with apt-get (--no-install forbids it)"
-            );
-            tools::apt_install(&["valgrind"])
-        }
-        _ => Err(Problem::to_do(
-            "valgrind is missing: install it with your system's package manager",
-        )),
-    }
 }
 
 /// The functions by file, of what callgrind has written. A name stands there once, and is a number after that; a

@@ -100,6 +100,25 @@ pub fn redis_server(install: bool) -> Result<PathBuf, Problem> {
     }
 }
 
+/// Installs the package of a command that does not run.
+pub fn system_package(command: &str, package: &str, install: bool) -> Result<(), Problem> {
+    let runs = Command::new(command).arg("--version").output();
+    if runs.is_ok_and(|done| done.status.success()) {
+        return Ok(());
+    }
+    match system() {
+        (System::Debian, true) if install => {
+            println!(
+                "installing the system package {package} with apt-get (--no-install forbids it)"
+            );
+            apt_install(&[package])
+        }
+        _ => Err(Problem::to_do(format!(
+            "{command} is missing: install it with your system's package manager"
+        ))),
+    }
+}
+
 /// Installs packages of the system.
 pub fn apt_install(packages: &[&str]) -> Result<(), Problem> {
     apt_get(&["update", "-qq"])?;

@@ -83,6 +83,14 @@ impl Fixture {
         reply
     }
 
+    /// A lone command is answered.
+    async fn pong(&mut self) {
+        let reply = self.ping();
+        self.read(1).await;
+        self.answers(b"+PONG\r\n").await;
+        assert!(matches!(reply.await, Ok(Ok(_))));
+    }
+
     async fn read(&mut self, pings: usize) {
         let mut bytes = vec![0; PING_LENGTH * pings];
         let read =
@@ -136,10 +144,7 @@ async fn commands_of_tasks_that_are_ready_share_writes() {
 async fn a_lone_command_is_written_by_the_call_that_hands_it_over() {
     let mut fixture = Fixture::new(1 << 16);
     for nth in 1..=3 {
-        let reply = fixture.ping();
-        fixture.read(1).await;
-        fixture.answers(b"+PONG\r\n").await;
-        assert!(matches!(reply.await, Ok(Ok(_))), "{nth}");
+        fixture.pong().await;
         let before = fixture.writes.load(Ordering::Relaxed);
         let reply = fixture.ping();
         let after = fixture.writes.load(Ordering::Relaxed);
@@ -154,10 +159,7 @@ async fn a_lone_command_is_written_by_the_call_that_hands_it_over() {
 #[tokio::test]
 async fn a_server_has_work_while_callers_go_on() {
     let mut fixture = Fixture::new(1 << 16);
-    let first = fixture.ping();
-    fixture.read(1).await;
-    fixture.answers(b"+PONG\r\n").await;
-    assert!(matches!(first.await, Ok(Ok(_))));
+    fixture.pong().await;
     let mut given = Vec::new();
     for nth in 1..=64 {
         let _reply = fixture.ping();
@@ -194,10 +196,7 @@ async fn a_server_has_work_while_callers_go_on() {
 #[tokio::test]
 async fn the_writer_lets_tasks_that_are_ready_go_first() {
     let mut fixture = Fixture::new(1 << 16);
-    let first = fixture.ping();
-    fixture.read(1).await;
-    fixture.answers(b"+PONG\r\n").await;
-    assert!(matches!(first.await, Ok(Ok(_))));
+    fixture.pong().await;
     let replies: Vec<_> = (0..10).map(|_| fixture.ping()).collect();
     fixture.read(10).await;
     let before = fixture.writes.load(Ordering::Relaxed);
@@ -215,10 +214,7 @@ async fn the_writer_lets_tasks_that_are_ready_go_first() {
 #[tokio::test]
 async fn a_socket_that_is_full_is_not_tried_by_every_caller() {
     let mut fixture = Fixture::new(PING_LENGTH);
-    let first = fixture.ping();
-    fixture.read(1).await;
-    fixture.answers(b"+PONG\r\n").await;
-    assert!(matches!(first.await, Ok(Ok(_))));
+    fixture.pong().await;
     let before = fixture.writes.load(Ordering::Relaxed);
     let replies: Vec<_> = (0..100).map(|_| fixture.ping()).collect();
     // The first fills the pipe, the third finds it full.
