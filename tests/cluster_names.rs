@@ -137,6 +137,8 @@ async fn two_seeds_that_name_servers_differently_lead_to_one_server_each() {
     cluster.server(1).kill();
     cluster.server(1).start_again();
     cluster.works().await;
+    // The client asks again within a second, which is longer than its command timeout.
+    eventually("it is connected", ms(5_000), || client.is_connected()).await;
     let guard = client.lock(&*keys[1]).lock().await.expect("free");
     guard.unlock().await.expect("held");
     is_one_server_each(&cluster, "seeded");
