@@ -28,7 +28,7 @@ use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
 use crate::shared::Shared;
 use crate::timers::FiredTimer;
 
-use batch::{Batch, BatchItem, Recheck, Renewals, cut, report};
+use batch::{Batch, BatchItem, PART, Recheck, Renewals, report};
 pub(crate) use extend::extend;
 use looks::Looks;
 
@@ -96,8 +96,8 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
             let batches = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                fired = next_fired(locks) => match fired {
-                    Some((locks, fired)) => due(&locks, fired),
+                due = next_due(locks) => match due {
+                    Some(due) => due,
                     None => return,
                 },
                 jobs = driven.unpolled() => {
@@ -138,7 +138,8 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     }
 }
 
-async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<Entry>>)> {
+/// What falls due, in batches that each go over one connection.
+async fn next_due(locks: &Weak<Locks>) -> Option<Vec<Batch>> {
     // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into
     // small calls. The loop inside ends when no timer is due any more.
     coop::unconstrained(std::future::poll_fn(|context| {
@@ -146,26 +147,32 @@ async fn next_fired(locks: &Weak<Locks>) -> Option<(Arc<Locks>, Vec<FiredTimer<E
         let Some(locks) = locks.upgrade() else {
             return Poll::Ready(None);
         };
-        match locks.timers.poll_fired(context) {
-            Poll::Ready(fired) => Poll::Ready(Some((locks, fired))),
-            Poll::Pending => Poll::Pending,
+        let limit = || Instant::now() + locks.shared.command_timeout() * 2;
+        let mut due = None;
+        // In parts: what a lock's timer has brought into the caches is there when the lock is asked.
+        while let Poll::Ready(fired) = locks.timers.poll_fired(context, PART) {
+            let is_last = fired.len() < PART;
+            let (_, due) = due.get_or_insert_with(|| (limit(), Renewals::default()));
+            add_due(due, fired);
+            if is_last {
+                break;
+            }
+        }
+        match due {
+            Some((limit, due)) => Poll::Ready(Some(due.batches(limit))),
+            None => Poll::Pending,
         }
     }))
     .await
 }
 
-/// What is due of the fired timers, in batches that each go over one connection.
-fn due(locks: &Locks, fired: Vec<FiredTimer<Entry>>) -> Vec<Batch> {
-    let limit = Instant::now() + locks.shared.command_timeout() * 2;
-    let mut due = Renewals::default();
-    for timer in fired {
-        let FiredTimer { lock: entry, owner } = timer;
+fn add_due(due: &mut Renewals, fired: Vec<FiredTimer<Entry>>) {
+    for FiredTimer { lock: entry, owner } in fired {
         let request = entry.step(|core, now, out| core.timer_fired(now, owner, out));
         if let Some(request) = request {
             due.add(&entry, owner, request);
         }
     }
-    due.batches(limit)
 }
 
 /// Renews one batch. What was refused for the company it was in comes back, in smaller batches that
@@ -218,8 +225,8 @@ async fn renew(batch: Batch) -> Vec<Batch> {
         Err(failed)
             if failed.error.refusal() == Some(&RefusalKind::TryAgain) && items.len() > 1 =>
         {
-            let items = cut(items, 1);
-            return items.map(|items| Batch { items, limit }).collect();
+            let alone = items.into_iter().map(|item| vec![item]);
+            return alone.map(|items| Batch { items, limit }).collect();
         }
         Err(failed) if items.len() > 1 && is_about_a_key(&failed.error) => {
             let other = items.split_off(items.len() / 2);
@@ -270,11 +277,11 @@ async fn call(
             maybe_executed: false,
         });
     };
-    let renewals: Vec<_> = items.iter().map(|item| item.renewal.clone()).collect();
+    let renewals = items.iter().map(|item| &item.renewal);
     let timeout = timeout.min(limit.saturating_duration_since(Instant::now()));
     let retry = RetryPolicy { timeout, sends: 1 };
     script::call(entry.route(), Operation::Renewing, retry, || {
-        Some(script::renew(&renewals))
+        Some(script::renew(renewals.clone()))
     })
     .await
 }

@@ -459,7 +459,11 @@ impl RenewalKey {
 
 /// Renews each key; returns for each whether it is held, or why not. All are renewed by one script
 /// ([`renewed_by`]).
-pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
+pub(crate) fn renew<'a>(
+    batch: impl Iterator<Item = &'a RenewalKey> + Clone,
+) -> Call<Vec<Result<(), LossReason>>> {
+    let first = batch.clone().next();
+    let kind = first.map_or(LockKind::Plain, |first| first.kind);
     let words = |renewal: &RenewalKey| {
         let lease = match renewal.asked {
             RenewalAsk::Extend(lease) => millis(lease),
@@ -468,12 +472,12 @@ pub(crate) fn renew(batch: &[RenewalKey]) -> Call<Vec<Result<(), LossReason>>> {
         [text(&renewal.field), lease]
     };
     Call {
-        script: Scripts::of(kind_of(batch)).renew,
-        keys: batch.iter().flat_map(RenewalKey::keys).collect(),
-        args: batch.iter().flat_map(words).collect(),
+        script: Scripts::of(kind).renew,
+        keys: batch.clone().flat_map(RenewalKey::keys).collect(),
+        args: batch.flat_map(words).collect(),
         announced: None,
         still: None,
-        decode: match kind_of(batch).face() {
+        decode: match kind.face() {
             Face::Read => |reply, keys| renewed(reply, keys / 2),
             Face::Only | Face::Write => renewed,
         },
@@ -548,10 +552,6 @@ fn forced(reply: &Reply) -> Option<Forced> {
         Reply::Number(-1) => Some(Forced::TooLate),
         _ => None,
     }
-}
-
-fn kind_of(batch: &[RenewalKey]) -> LockKind {
-    batch.first().map_or(LockKind::Plain, |first| first.kind)
 }
 
 /// Writes something about one of these keys that is held by the owner with this field; returns whether one is.

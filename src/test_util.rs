@@ -325,7 +325,7 @@ pub fn renew_of(kind: LockKind, batch: &[(&str, &str, Option<Duration>)]) -> Scr
             asked: lease.map_or(RenewalAsk::Check, RenewalAsk::Extend),
         })
         .collect();
-    script::renew(&renewals).into()
+    script::renew(renewals.iter()).into()
 }
 
 /// The call that force-unlocks a lock of this kind. `limit`: what the server's clock may show, since 1970.

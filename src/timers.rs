@@ -119,11 +119,17 @@ impl<T: Timed> Timers<T> {
         self.timers.lock().of_owners
     }
 
-    /// The timers that have fired.
-    pub(crate) fn poll_fired(&self, context: &mut Context<'_>) -> Poll<Vec<FiredTimer<T>>> {
+    /// Timers that have fired, at most that many.
+    pub(crate) fn poll_fired(
+        &self,
+        context: &mut Context<'_>,
+        most: usize,
+    ) -> Poll<Vec<FiredTimer<T>>> {
         let mut timers = self.timers.lock();
         let (mut fired, mut for_nothing) = (Vec::new(), Vec::new());
-        while let Poll::Ready(Some(expired)) = timers.queue.poll_expired(context) {
+        while fired.len() < most
+            && let Poll::Ready(Some(expired)) = timers.queue.poll_expired(context)
+        {
             let key = expired.key();
             let Timer { lock, owner } = expired.into_inner();
             let Some(lock) = lock.upgrade() else { continue };

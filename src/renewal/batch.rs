@@ -36,7 +36,8 @@ pub(super) struct Batch {
 /// Holds to look at, by what can be sent together.
 #[derive(Default)]
 pub(super) struct Renewals {
-    routes: BTreeMap<(usize, u32, &'static str), Vec<BatchItem>>,
+    routes: BTreeMap<(usize, u32, &'static str), Vec<Vec<BatchItem>>>,
+    count: usize,
 }
 
 impl Renewals {
@@ -62,11 +63,11 @@ impl Renewals {
     ) {
         let renewal = RenewalKey::new(entry.name_of(owner), &request.field, request.asked);
         let script = renewed_by(renewal.kind);
-        let items = self
+        let calls = self
             .routes
             .entry((entry.route().number(), request.replicas, script))
             .or_default();
-        items.push(BatchItem {
+        let item = BatchItem {
             entry: Arc::clone(entry),
             owner,
             generation: request.generation,
@@ -74,30 +75,23 @@ impl Renewals {
             replicas: request.replicas,
             is_look,
             answered: false,
-        });
+        };
+        self.count += 1;
+        match calls.last_mut() {
+            Some(items) if items.len() < BATCH_MAX => items.push(item),
+            Some(_) | None => calls.push(vec![item]),
+        }
     }
 
     fn len(&self) -> usize {
-        self.routes.values().map(Vec::len).sum()
+        self.count
     }
 
-    /// Cuts what goes over one connection, and waits for as many replicas, into calls.
+    /// The calls of what goes over one connection, and waits for as many replicas.
     pub(super) fn batches(self, limit: Instant) -> Vec<Batch> {
-        let routes = self.routes.into_values();
-        let parts = routes.flat_map(|items| cut(items, BATCH_MAX));
-        parts.map(|items| Batch { items, limit }).collect()
+        let calls = self.routes.into_values().flatten();
+        calls.map(|items| Batch { items, limit }).collect()
     }
-}
-
-/// Parts of at most that length, each with room for what it has and no more; every item is moved once.
-/// Of a cluster there may be a part for each slot, of a few locks.
-pub(super) fn cut<T>(items: Vec<T>, length: usize) -> impl Iterator<Item = Vec<T>> {
-    let mut items = items.into_iter();
-    std::iter::from_fn(move || {
-        let mut part = Vec::with_capacity(length.min(items.len()));
-        part.extend(items.by_ref().take(length));
-        Some(part).filter(|part| !part.is_empty())
-    })
 }
 
 impl BatchItem {
@@ -240,20 +234,5 @@ impl Recheck {
     }
 }
 
-/// How many holds are checked without yielding.
-const PART: usize = 200;
-
-#[cfg(test)]
-mod tests {
-    use super::cut;
-
-    #[test]
-    fn parts_have_room_for_what_they_have_and_no_more() {
-        let all: Vec<_> = (0..1_050).collect();
-        let parts: Vec<_> = cut(all.clone(), 100).collect();
-        assert_eq!((parts.len(), parts.concat()), (11, all));
-        let room: usize = parts.iter().map(Vec::capacity).sum();
-        assert_eq!(room, 1_050);
-        assert_eq!(cut(Vec::<u8>::new(), 100).count(), 0);
-    }
-}
+/// How many holds are looked at one after the other.
+pub(super) const PART: usize = 200;

@@ -47,7 +47,7 @@ pub(crate) async fn extend(
     let renewal = [RenewalKey::new(entry.name_of(owner), &field, asked)];
     let within = || Instant::now() + shared.command_timeout();
     let confirming = Box::pin(RenewalCheck::prepare(entry, replicas, within())).await;
-    let call = || Some(script::renew(&renewal));
+    let call = || Some(script::renew(renewal.iter()));
     let answer = script::call(entry.route(), Operation::Extending, shared.retry(), call).await;
     let answer = answer.map_err(|error| error.error)?;
     let reply = answer.value.first().copied();

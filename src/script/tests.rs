@@ -115,7 +115,7 @@ fn a_renewal_has_an_answer_for_each_of_its_keys() {
         field: "f".into(),
         asked: RenewalAsk::Check,
     };
-    let call = renew(&[renewal.clone(), renewal]);
+    let call = renew([&renewal, &renewal].into_iter());
     let read = |answers: &[i64]| {
         let answers = answers.iter().map(|&answer| Reply::Number(answer));
         (call.decode)(&Reply::List(answers.collect()), call.keys.len())

@@ -36,7 +36,7 @@ fn set(timers: &Timers<Lock>, lock: &Arc<Lock>, owner: OwnerKey, ms: Option<u64>
 }
 
 async fn fired(timers: &Timers<Lock>) -> Vec<FiredTimer<Lock>> {
-    std::future::poll_fn(|context| timers.poll_fired(context)).await
+    std::future::poll_fn(|context| timers.poll_fired(context, usize::MAX)).await
 }
 
 #[tokio::test(start_paused = true)]
