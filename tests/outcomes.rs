@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind};
+use redisson_lock::{
+    ConnectionFence, Error, HoldState, LockClient, LockGuard, RefusedKind, Script,
+};
 use test_support::{
     ACQUIRE, Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer,
     acquire_to, eventually, is_script, ms, release_to, stalls, tokio,
@@ -781,6 +783,39 @@ async fn a_command_that_is_executed_twice_in_a_row_counts_once() {
     let guard = pair.ours.lock("a").lock().await.expect("taken");
     assert_eq!(pair.control.count("a"), 1);
     guard.unlock().await.expect("held");
+    pair.finish().await;
+}
+
+/// Only a send that may have been executed may be why the next one finds nothing.
+#[tokio::test]
+async fn a_release_that_was_never_written_frees_nothing() {
+    let mut pair = ProxiedPair::new().await;
+    let guard = pair.ours.lock("a").lock().await.expect("free");
+    let other = pair.ours.lock("b").lock().await.expect("free");
+    // From here on nothing reads the connection, and the script fills what the sockets have room for.
+    pair.proxy.hold_commands(|words| words[0] == "PING");
+    let ping = pair.ours.ping();
+    let fills = async {
+        eventually("nothing is read", ms(2_000), || pair.proxy.stuck() == 1).await;
+        let script = Script::new("return 1").expect("not empty");
+        let filling = other.eval(&script, &[], &[vec![b'x'; 14 << 20]]);
+        let filled = async { filling.await.map(drop) };
+        let releasing = async {
+            tokio::time::sleep(ms(100)).await;
+            let unlocked = guard.unlock();
+            let replaced = async {
+                tokio::time::sleep(ms(100)).await;
+                assert_eq!(pair.control.run(&["DEL", "a"]), "1", "it is still there");
+                pair.proxy.cut_all();
+                pair.proxy.let_commands_go();
+            };
+            tokio::join!(unlocked, replaced).0
+        };
+        tokio::join!(filled, releasing).1
+    };
+    let (_, unlocked) = tokio::join!(ping, fills);
+    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+    drop(other);
     pair.finish().await;
 }
 

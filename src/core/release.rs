@@ -229,6 +229,16 @@ impl LockCore {
         })
     }
 
+    /// The last send of a release was never written: it is not why the next one finds nothing.
+    pub fn release_unwritten(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                let release = own.op.release_mut().filter(|release| release.id == op);
+                release.map(|release| release.sent = None)
+            });
+        });
+    }
+
     /// A pass was certainly not executed: it was refused, or never sent. A release that frees the lock follows.
     pub fn release_not_executed(
         &mut self,

@@ -292,6 +292,18 @@ fn a_release_that_frees_the_lock_is_why_its_repetition_finds_nothing() {
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
+
+    let hold = fixture.lock(A);
+    let unlock = fixture.unlock(A, hold);
+    assert_eq!(fixture.release_sent(A), 0);
+    let op = fixture.release_of(A);
+    fixture.step(|core, now, out| core.release_unwritten(now, A, op, out));
+    assert_eq!(
+        fixture.release_sent(A),
+        0,
+        "again: the first was never written"
+    );
+    assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
 }
 
 /// It joins while the send of the first is under way: the next send is its own.

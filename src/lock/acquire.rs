@@ -408,7 +408,7 @@ impl AcquirePermit {
                 Operation::Acquiring,
                 shared.retry(),
                 &self.sent,
-                || self.call(owner, &still),
+                |_| self.call(owner, &still),
             )
             .await;
             let answer = match answer {

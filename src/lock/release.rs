@@ -6,7 +6,7 @@
 //! or not polled, a task continues it (`driven.rs`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
@@ -21,7 +21,7 @@ use crate::core::{
 use crate::driven::Job;
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
-use crate::redis::BackgroundClass;
+use crate::redis::{BackgroundClass, Call};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::HoldStatus;
@@ -138,36 +138,27 @@ async fn send(
     retry: RetryPolicy,
 ) -> Result<(ReleaseAnswer, u32), CallError> {
     let (route, shared) = (entry.route(), entry.shared());
-    let announce = shared.redis.announce();
     let limit = Instant::now() + retry.timeout;
     let (mut may_pass, mut denied) = (true, None::<String>);
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let (mut passes, mut count) = (false, 0);
-        let call = || {
+        let (mut passes, mut count, sent) = (false, 0, AtomicBool::new(false));
+        let call = |unwritten| {
+            if unwritten {
+                entry.step(|core, now, out| core.release_unwritten(now, owner, op, out));
+            }
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
             let may_pass = may_pass && safe;
             let said =
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
-            passes = matches!(said, ReleaseSend::Pass { .. });
-            Some(match said {
-                ReleaseSend::Count {
-                    target,
-                    lease,
-                    leaves,
-                } => {
-                    count = target;
-                    let place = shared.place(!leaves);
-                    let name = entry.name_of(owner);
-                    script::release(name, field, target, lease, place)
-                }
-                ReleaseSend::Pass { to, lease } => {
-                    script::pass(&entry.name, field, &to, lease, announce)
-                }
-            })
+            match said {
+                ReleaseSend::Count { target, .. } => (passes, count) = (false, target),
+                ReleaseSend::Pass { .. } => passes = true,
+            }
+            Some(call_of(entry, owner, field, said))
         };
-        let error = match script::call(route, doing, retry, call).await {
+        let error = match script::call_noting(route, doing, retry, &sent, call).await {
             // Nothing was moved: the lock is released instead.
             Ok(Answer {
                 value: Released::NoToken,
@@ -206,7 +197,24 @@ async fn send(
     }
 }
 
-/// A pass lacks a permission, and the release behind it did not: that will be so each time.
+fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) -> Call<Released> {
+    let shared = entry.shared();
+    match said {
+        ReleaseSend::Count {
+            target,
+            lease,
+            leaves,
+        } => {
+            let (name, place) = (entry.name_of(owner), shared.place(!leaves));
+            script::release(name, field, target, lease, place)
+        }
+        ReleaseSend::Pass { to, lease } => {
+            script::pass(&entry.name, field, &to, lease, shared.redis.announce())
+        }
+    }
+}
+
+/// A pass lacks a permission, and the release after it did not: that will be so each time.
 fn never_passes_again(shared: &Shared, permission: &str) {
     if !shared.cannot_pass.swap(true, Ordering::Relaxed) {
         event!(WARN, %permission, "locks are not handed over inside this client any more: the permission is missing");

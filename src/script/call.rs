@@ -42,13 +42,15 @@ pub(crate) async fn call<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
-    build: impl FnMut() -> Option<Call<T>>,
+    mut build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
-    call_noting(route, while_doing, retry, &AtomicBool::new(false), build).await
+    let (sent, build) = (AtomicBool::new(false), |_| build());
+    call_noting(route, while_doing, retry, &sent, build).await
 }
 
 /// The same, for a caller that must know when its future is dropped whether anything was sent: `sent`
-/// is set before the first send is handed to the connection. From then on it will be executed.
+/// is set before the first send is handed to the connection. From then on it will be executed, unless the connection
+/// ends before it is written. `build` learns that of the send before: it was certainly not executed.
 ///
 /// On the heap: a caller that only waits for a lock would keep the room for it.
 pub(crate) async fn call_noting<T: 'static>(
@@ -56,7 +58,7 @@ pub(crate) async fn call_noting<T: 'static>(
     while_doing: Operation,
     retry: RetryPolicy,
     sent: &AtomicBool,
-    build: impl FnMut() -> Option<Call<T>>,
+    build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
     Box::pin(repeat(route, while_doing, retry, sent, build)).await
 }
@@ -66,10 +68,10 @@ async fn repeat<T: 'static>(
     while_doing: Operation,
     retry: RetryPolicy,
     sent: &AtomicBool,
-    mut build: impl FnMut() -> Option<Call<T>>,
+    mut build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
     let start = Instant::now();
-    let mut repeated = false;
+    let (mut repeated, mut unwritten) = (false, false);
     let mut nth = 1;
     // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
@@ -84,7 +86,7 @@ async fn repeat<T: 'static>(
         };
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
-        let Some(call) = build() else {
+        let Some(call) = build(unwritten) else {
             let source = way.link.cause(match while_doing {
                 Operation::Writing => OUTDATED,
                 _ => "another task continues it",
@@ -97,8 +99,8 @@ async fn repeat<T: 'static>(
             Err(error) => error,
         };
         match &error {
-            SendError::Unknown(_) => repeated = true,
-            SendError::Unwritten(_) => {}
+            SendError::Unknown(_) => (repeated, unwritten) = (true, false),
+            SendError::Unwritten(_) => unwritten = true,
             _ => return Err(final_error(Some(&call), while_doing, error, repeated)),
         }
         if nth == retry.sends || limit.until <= Instant::now() {
