@@ -91,9 +91,9 @@ fn short(outcomes: &[Outcome]) -> String {
     format!(
         "\
 Compared with {redisson} on one machine, this crate runs {} times as many lock/unlock cycles per second with one
-task, {} times with 64 tasks and a lock each, and {} times with 16 tasks sharing one lock; holding 10,000 locks takes
-{} times the CPU, and holding 50,000 takes {} times. Compared with {RSLOCK}, which does less per lock, it runs
-{} times as many cycles with one task, and {} times with 64 tasks and a lock each.
+task, {} times with 64 tasks and a lock each, and {} times with 16 tasks sharing one lock; holding 10,000 locks
+uses {} times the CPU time, and holding 50,000 uses {} times. Compared with {RSLOCK}, which does less per lock, it
+runs {} times as many cycles with one task, and {} times with 64 tasks and a lock each.
 ",
         rate("solo", jvm::NAME),
         rate("spread64", jvm::NAME),
