@@ -7,7 +7,8 @@
 
 mod shard;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -46,9 +47,8 @@ impl Assigner {
     async fn run(mut self) {
         let (map, common) = (Arc::clone(&self.map), Arc::clone(&self.common));
         let subscriptions = &common.subscriptions;
+        let mut switched = pin!(map.switched());
         loop {
-            // Made before the map is read, so that no change is missed in between.
-            let switched = map.switched();
             self.take_back();
             self.assign();
             self.unsubscribe();
@@ -57,14 +57,18 @@ impl Assigner {
                 () = subscriptions.changed() => {}
                 () = linger_over => {}
                 () = common.lost.notified() => {}
-                () = switched => {}
+                () = &mut switched => {
+                    // Made before the map is read, so that no change is missed in between.
+                    switched.set(map.switched());
+                    self.follow();
+                }
             }
         }
     }
 
-    /// Takes channels back that are not subscribed to any more, or whose slot has another primary now.
+    /// Takes channels back that are not subscribed to any more.
     fn take_back(&mut self) {
-        let in_use: BTreeSet<u16> = self.map.numbers().into_iter().collect();
+        let in_use = self.map.numbers();
         self.shards.retain(|number, _| in_use.contains(number));
         let mut forgotten = Vec::new();
         for (number, shard) in &self.shards {
@@ -74,6 +78,12 @@ impl Assigner {
                 }
             }
         }
+        self.subscribe_again(forgotten);
+    }
+
+    /// Takes channels back whose slot has another primary now. Looks through all of them.
+    fn follow(&mut self) {
+        let mut moved = Vec::new();
         for (name, number) in &self.assigned {
             if self.owner(name).is_some_and(|(owner, _)| owner != *number) {
                 if let Some(shard) = self.shards.get(number) {
@@ -81,9 +91,13 @@ impl Assigner {
                         .work
                         .order(|orders| orders.ended.push(Arc::clone(name)));
                 }
-                forgotten.push(Arc::clone(name));
+                moved.push(Arc::clone(name));
             }
         }
+        self.subscribe_again(moved);
+    }
+
+    fn subscribe_again(&mut self, forgotten: Vec<Arc<str>>) {
         for name in &forgotten {
             self.assigned.remove(name);
         }
@@ -130,6 +144,7 @@ impl Assigner {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::time::Duration;
 
     use test_support::tokio;
@@ -173,7 +188,7 @@ mod tests {
             routes: vec![(0..=16_383, server.into())],
             members: BTreeSet::new(),
         });
-        assigner.take_back();
+        assigner.follow();
         assigner.assign();
         assert_eq!(assigner.assigned.get(&name), Some(&0));
         assert!(assigner.shards.contains_key(&0));
