@@ -175,11 +175,13 @@ impl LockCore {
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
         }
+        // An owner is one caller to the server. What one of its faces does, a call for the other one waits for.
         let faces = self.faces(owner).into_iter().flatten();
         let since = faces.clone().map(|own| own.op_changed_at);
         let op_changed_at = since.fold(waiter.since, Time::max);
         let lost = faces.filter_map(|own| own.tenure.lost()).next();
         let (idle, held, around) = (self.is_idle(owner), self.holds(owner), self.around(owner));
+        // Those that queue wait for this owner: if it waited for them in turn, nothing would go on.
         let needs_no_queue = held || around != Around::Nothing;
         let stands_back = self.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(id, &waiter)
@@ -198,6 +200,8 @@ impl LockCore {
                 since: op_changed_at,
             });
         }
+        // The sections of lost holds may still run, and that of a new hold would run beside them: their guards go
+        // first.
         match lost {
             Some(reason) => Err(Rejected::Lost(reason)),
             None if !held && self.reads(owner) => Err(Rejected::OwnRead),
@@ -300,7 +304,10 @@ impl LockCore {
                 };
                 // Neither handed over nor nested: whatever streak of passes there was is over.
                 let by_itself = acquire.grant.is_none() && acquire.target == 1;
+                // Holds of this owner were lost while the attempt was under way: what it has nested into had ended by
+                // then.
                 let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
+                // Less than the lease where other clients may shorten it, as those that read beside this one may.
                 let certain = own.tenure.certain(terms.lease, &rules);
                 let rejected = match (life, acquire.around) {
                     // No task is left that would signal its loss.
@@ -316,6 +323,7 @@ impl LockCore {
                     return Err(rejected);
                 }
                 if !own.tenure.is_held() {
+                    // Answers to renewals that were sent for an earlier hold say nothing of this one.
                     own.generation = cx.ids.generation();
                     own.tenure.reentrant = terms.reentrant;
                 }
@@ -363,6 +371,7 @@ impl LockCore {
                 {
                     return None;
                 }
+                // It nests only into a field that is there, so the server has just said that the hold is lost.
                 if outcome == Untaken::OuterGone {
                     own.lose(LossReason::Gone, cx);
                 }

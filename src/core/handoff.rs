@@ -54,10 +54,12 @@ impl LockCore {
         if !self.discipline.hands_over() {
             return None;
         }
+        // What is left of a nested hold stays with its owner, and a client that closes frees what it has.
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
         let head = self.queue.head(Lane::ALL)?;
+        // No other process hears of a pass. The release that ends the streak publishes that the lock is free.
         if let Some(streak) = &mut self.streak
             && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
         {
@@ -65,6 +67,7 @@ impl LockCore {
             return None;
         }
         if self.owners.others_block(owner) {
+            // A command of theirs is under way, or a section runs on after its limit.
             return None;
         }
         let waiter = self.receiver(head)?;
@@ -73,6 +76,7 @@ impl LockCore {
         let generation = self.ids.generation();
         let receiver = || OwnerState::new(Arc::clone(&field), generation, false, now);
         self.owners.ensure(to, receiver);
+        // The value of a string lock is used once: for another pass the call names a field when it asks again.
         self.queue.use_field(head);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
         self.change(now, owner, out, |own, _| {
@@ -109,6 +113,7 @@ impl LockCore {
     /// The receiver's part of the end of a pass.
     pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
         let limit = now + self.rules.command_timeout;
+        // Counted whether or not its call takes it: for other processes the lock was not free.
         if let Passed::Moved { sent_at, .. } = passed {
             let streak = self.streak.get_or_insert(PassStreak {
                 passes: 0,
@@ -126,6 +131,7 @@ impl LockCore {
         let is_there = self.queue.get(waiter).is_some();
         self.change(now, pass.to, out, |own, cx| match passed {
             Passed::Moved { sent_at, token } if is_there => own.give((sent_at, token), limit, cx),
+            // Its call has left meanwhile: a job of the receiver frees what it got.
             Passed::Moved { .. } => own.end_acquire(AfterAcquire::Unwanted, cx),
             Passed::Unknown => own.end_acquire(AfterAcquire::Unknown, cx),
             Passed::NotExecuted => own.end_acquire(AfterAcquire::NotExecuted, cx),
@@ -198,6 +204,7 @@ impl OwnerState {
             return;
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease));
+        // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
         if acquire.grant == Some(Grant::Forced) {
             self.end_acquire(AfterAcquire::NotExecuted, cx);
         } else if acquire.then_release || until <= cx.now {

@@ -134,6 +134,7 @@ impl LockCore {
             return others_wait.then_some(since + limit);
         }
         let head = self.queue.get(self.queue.head(lane)?)?;
+        // A head that sleeps until another client's lease is over has nothing to do before.
         let since = head.waits_until.map_or(since, |until| until.max(since));
         // Where the others may attempt too, it is in the way of none.
         let keeps_others = !self.is_blocked(lane) && !self.is_open(lane);
@@ -151,6 +152,8 @@ impl LockCore {
                 }
                 let attempting = unpolled.and_then(|waiter| self.queue.get(waiter));
                 if let Some(owner) = attempting.map(|waiter| waiter.owner) {
+                    // Its answer may have come, and may have brought the lock: nothing has applied it. So a job undoes
+                    // it, and the call finds that when it is polled.
                     self.change(now, owner, out, |own, cx| {
                         own.end_acquire(AfterAcquire::Unknown, cx);
                     });
@@ -223,6 +226,7 @@ impl LockCore {
         let kept = self
             .turn_timer
             .filter(|_| others_wait || unpolled.is_some());
+        // To move it back at each step would cost each pair of lock and unlock: it fires early, and is set again.
         let timer = [kept, turn_ends, unpolled].into_iter().flatten().min();
         if timer != self.turn_timer {
             self.turn_timer = timer;

@@ -206,6 +206,7 @@ impl OwnerState {
         let Some(acquire) = self.op.acquire().cloned() else {
             return;
         };
+        // Before all else: `release` begins an operation of its own only if none is under way.
         self.op = Op::Idle;
         self.op_changed_at = cx.now;
         cx.out.is_reported |= acquire.is_reported && after == AfterAcquire::Applied;
@@ -227,10 +228,13 @@ impl OwnerState {
             AfterAcquire::Applied | AfterAcquire::Busy | AfterAcquire::NotExecuted => {
                 self.release(cx);
             }
+            // Redis may have a count that is too high, for as long as the lease that was asked for. The job says what
+            // is left, and goes on until that lease is over.
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.note_possible_lease(acquire.lease);
                 self.release(cx);
                 if let Some(release) = self.op.release_mut() {
+                    // A pass moves a field that is certainly there.
                     release.may_pass = after == AfterAcquire::Unwanted;
                 }
             }
@@ -256,6 +260,7 @@ impl OwnerState {
         let place = cx.place_wait.filter(|_| self.has_place());
         let give_up_at = cx.now + self.tenure.lease_max().max(place.unwrap_or_default());
         match &mut self.op {
+            // Its answer says which count there is to lower: a release that overtook it would be undone by it.
             Op::Acquire(acquire) => acquire.then_release = true,
             Op::Release(release) => (release.in_sync, release.give_up_at) = (false, give_up_at),
             Op::Idle => {
@@ -319,6 +324,8 @@ impl OwnerState {
         self.mark_in_sync();
         let (awaited, leaves) = (self.is_awaited(), self.leaves(cx));
         if let Op::Acquire(acquire) = &mut self.op {
+            // No count is left to lower. A release follows only for its outcome, if callers wait for one, or to give a
+            // place up.
             acquire.then_release = awaited || leaves;
             // Nothing was sent for the guards that were dropped meanwhile: they are gone with the field.
             let outcome = match reason {

@@ -109,6 +109,7 @@ impl Owners {
         if state.is_spent() {
             self.states.remove(&owner);
         }
+        // Not as soon as one is left: owners that come and go beside one that stays would have it built each time.
         if self.states.is_empty() {
             self.index = None;
         }

@@ -323,6 +323,7 @@ impl Queue {
 
     /// Whether other calls of this owner than that one want the lock too.
     pub(super) fn has_others(&self, owner: OwnerKey, id: WaiterId) -> bool {
+        // In one of these sets the call itself may be the first: there the next one counts.
         let others = [None, Some(Order::AtOnce), Some(Order::Queued)].map(|behind| {
             let first = self.first_owned(Owned::first(owner, behind))?;
             let after = WaiterId(first.0 + u64::from(first == id));

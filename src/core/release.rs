@@ -81,6 +81,7 @@ impl LockCore {
         let unlock = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, cx| {
                 if let Some(reason) = own.tenure.loss_of(hold) {
+                    // If a section that ran on after its limit has left the field there, that goes now.
                     own.acknowledge(hold, cx);
                     return Err(reason);
                 }
@@ -205,12 +206,15 @@ impl LockCore {
                 own.op.release_mut()?.note_unanswered();
                 Some(())
             });
+            // A copy of a pass moves the same lock to the same receiver. Another receiver, or a release in its place,
+            // would free what the first copy may have given away.
             let pass = match core.pass_under_way(owner) {
                 None if may_pass => core.begin_pass(now, owner, out),
                 pass => pass,
             };
             core.change(now, owner, out, |own, cx| {
                 let (target, leaves) = (own.tenure.target(), own.leaves(cx));
+                // After its lease the field may be gone for that reason alone, so this send explains no missing field.
                 let in_time = now < own.tenure.deadline();
                 if let Some(release) = own.op.release_mut() {
                     release.sent = Some(Sent {
@@ -273,6 +277,7 @@ impl LockCore {
             let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
                 freed = own.answered(answer.gone, cx);
             });
+            // Both faces are in one hash.
             core.lose_other_face(now, owner, answer.gone, Some(op), out);
             // Where the server has the queue, it tells the next one.
             if freed && !passed && core.discipline.has_front() {
