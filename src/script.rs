@@ -416,7 +416,7 @@ fn released(reply: &Reply) -> Option<Released> {
         Reply::Number(0) => Some(Released::Gone),
         Reply::Number(-4) => Some(Released::NoToken),
         Reply::Number(done) => {
-            let receivers = u32::try_from(*done - 1).ok()?;
+            let receivers = u32::try_from(done.checked_sub(1)?).ok()?;
             let token = None;
             Some(Released::Done { receivers, token })
         }

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::Cause;
+use crate::runtime::isolated;
 
 pub(crate) use channels::{Channels, Subscription};
 
@@ -141,7 +142,7 @@ impl Signal {
         for (hearer, told) in hearers {
             hearer.note_change(told);
         }
-        self.notify.notify_waiters();
+        isolated(|| self.notify.notify_waiters());
     }
 }
 

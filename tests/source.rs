@@ -279,7 +279,7 @@ const LAYERS: [(&str, &[&str]); 7] = [
             "core", "entry", "redis", "runtime", "script", "shared", "timers",
         ],
     ),
-    ("wait", &[]),
+    ("wait", &["runtime"]),
 ];
 
 #[test]

@@ -15,7 +15,7 @@ use super::connection::{Connection, Replying};
 use super::fence::Identity;
 use super::transport::{Arg, Args, ConnectionError, Reply};
 use crate::error::{Cause, RefusalKind};
-use crate::runtime::event;
+use crate::runtime::{event, isolated};
 use crate::wire::Announce;
 
 /// A connection that may carry scripts.
@@ -263,7 +263,7 @@ impl Link {
     /// Ends the connection for its callers, and has it replaced.
     fn end(&self) {
         self.broken.notify_one();
-        self.ended.cancel();
+        isolated(|| self.ended.cancel());
     }
 
     /// Sends a script once, by its text, whatever the server knows.

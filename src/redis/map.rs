@@ -28,7 +28,7 @@ use super::lane::{ConnectionContext, Lane};
 use super::node::Node;
 use super::settings::{Expected, Settings};
 use super::slots::Named;
-use crate::runtime::{Throttle, event};
+use crate::runtime::{Throttle, event, isolated};
 
 use registry::{Outcome, Registry};
 pub(super) use values::{NOWHERE, Table};
@@ -302,7 +302,7 @@ impl Map {
         if !change.any {
             return;
         }
-        self.changed.notify_waiters();
+        isolated(|| self.changed.notify_waiters());
         self.log(Some(change.switched.len()));
         if !change.switched.is_empty() {
             self.switches.add(change.switched);

@@ -125,3 +125,10 @@ fn a_renewal_has_an_answer_for_each_of_its_keys() {
         assert_eq!(read(other), None, "{other:?}");
     }
 }
+
+#[test]
+fn no_number_is_too_small_for_the_reply_to_a_release() {
+    for number in [i64::MIN, i64::MIN + 1, -5, -3] {
+        assert!(released(&Reply::Number(number)).is_none(), "{number}");
+    }
+}

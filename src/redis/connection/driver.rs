@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::io::AsyncWrite as _;
@@ -18,7 +19,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::failed::HUNG_UP;
 use super::replies::{Arrived, Replies};
-use super::requests::{Answer, Command, Requests};
+use super::requests::{Answer, Answers, Command, Requests};
 use super::stream::{Stream, failed};
 use crate::redis::reports::LaneReports;
 use crate::redis::transport::ConnectionError;
@@ -26,9 +27,11 @@ use crate::redis::transport::ConnectionError;
 /// What the callers of a connection share with its tasks.
 #[derive(Default)]
 pub(super) struct Shared {
-    /// Locked before `socket` where both are.
+    /// Locked before `socket` where both are; not while the waker of a caller is called.
     requests: Mutex<Requests>,
     socket: Mutex<Socket>,
+    /// Locked by the reader while it answers the callers of replies that have arrived together.
+    answering: Mutex<()>,
     reports: OnceLock<LaneReports>,
 }
 
@@ -53,6 +56,9 @@ impl Shared {
         commands: [Command<'_>; N],
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        // The reader may be answering many callers. If those on other threads wrote each as it is woken, their threads
+        // would sleep in between. Only for a moment, because a waker may call this itself, or take its time.
+        drop(self.answering.try_lock_for(ANSWERING_MAX));
         let mut requests = self.requests.lock();
         let is_alone = requests.is_idle();
         let added = requests.add(commands, deadline)?;
@@ -74,11 +80,14 @@ impl Shared {
                 drop((requests, socket));
                 closed.wake();
             }
-            Poll::Pending if requests.is_written() => {}
-            // The socket is full, or this task has had its turn: the writer goes on.
             Poll::Pending => {
+                let (late, is_written) = (requests.take_answers(), requests.is_written());
                 drop((requests, socket));
-                writer.wake();
+                late.send();
+                // The socket is full, or this task has had its turn: the writer goes on.
+                if !is_written {
+                    writer.wake();
+                }
             }
         }
         Ok(added)
@@ -100,6 +109,7 @@ impl Shared {
 
 /// The tasks of a connection that has ended, and what is left of it.
 struct Closed {
+    answers: Answers,
     stream: Option<Box<dyn Stream>>,
     tasks: [Option<Waker>; 2],
 }
@@ -107,6 +117,7 @@ struct Closed {
 impl Closed {
     /// They end.
     fn wake(self) {
+        self.answers.send();
         drop(self.stream);
         self.tasks.into_iter().flatten().for_each(Waker::wake);
     }
@@ -116,6 +127,7 @@ impl Socket {
     fn close(&mut self, requests: &mut Requests, why: &ConnectionError) -> Closed {
         requests.end(why);
         Closed {
+            answers: requests.take_answers(),
             stream: self.stream.take(),
             tasks: [self.writer.take(), self.reader.take()],
         }
@@ -207,8 +219,8 @@ impl Reader {
                 return Poll::Ready(why);
             }
             let reports = self.shared.reports.get();
-            let mut requests = self.shared.requests.lock();
-            if let Err(why) = complete(&mut self.replies, &mut requests, reports) {
+            let _answering = self.shared.answering.lock();
+            if let Err(why) = complete(&mut self.replies, &self.shared.requests, reports) {
                 return Poll::Ready(why);
             }
         }
@@ -221,12 +233,15 @@ impl Reader {
 /// Completes requests with what has arrived. `Err`: nothing counts that arrives later.
 pub(super) fn complete(
     replies: &mut Replies,
-    requests: &mut Requests,
+    requests: &Mutex<Requests>,
     reports: Option<&LaneReports>,
 ) -> Result<(), ConnectionError> {
     while let Some(arrived) = replies.next()? {
         match (arrived, reports) {
-            (Arrived::Reply(answer), _) => requests.reply(answer)?,
+            (Arrived::Reply(answer), _) => {
+                let awaited = requests.lock().next_awaited()?;
+                awaited.reply(answer)?;
+            }
             (Arrived::Push(push), Some(reports)) => reports.read(&push),
             (Arrived::Push(_), None) => return Err(ConnectionError::out_of_step()),
         }
@@ -277,6 +292,9 @@ impl Future for Writer {
             Poll::Ready(why) => why,
             Poll::Pending => {
                 self.has_yielded = !requests.is_written();
+                let late = requests.take_answers();
+                drop((requests, socket));
+                late.send();
                 return Poll::Pending;
             }
         };
@@ -296,6 +314,9 @@ fn note(known: &mut Option<Waker>, waker: &Waker) {
 fn lost(why: &str) -> ConnectionError {
     ConnectionError::Lost(why.to_owned())
 }
+
+/// As long as some hundred callers take to be woken.
+const ANSWERING_MAX: Duration = Duration::from_micros(50);
 
 /// A read for less than this is not worth its system call.
 const READ_MIN: usize = 2 << 10;

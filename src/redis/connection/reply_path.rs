@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
@@ -74,7 +75,8 @@ const PARTS: [&[u8]; 32] = [
 /// What six requests are answered, which keys are reported, and why the connection ends, when the bytes arrive in parts of
 /// this length.
 fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
-    let (mut requests, mut replies) = (Requests::default(), Replies::default());
+    let requests = Mutex::<Requests>::default();
+    let mut replies = Replies::default();
     let judge = Arc::new(Judge::new(Arc::default()));
     let later = Instant::now() + Duration::from_secs(3600);
     let added = (0..6).map(|nth| {
@@ -93,7 +95,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
             args: &[],
             expected: Some(expected),
         };
-        requests.add([command], later)
+        requests.lock().add([command], later)
     });
     let added: Result<Vec<_>, _> = added.collect();
     let mut awaited = added
@@ -101,17 +103,18 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
         .into_iter()
         .flatten()
         .collect::<Vec<_>>();
-    let length = requests.unwritten(Instant::now()).len();
-    requests.written(length);
+    let length = requests.lock().unwritten(Instant::now()).len();
+    requests.lock().written(length);
     let (reports, lane) = (Arc::new(Reports::new(1)), 0);
     let reports = LaneReports { reports, lane };
     let end = bytes.chunks(part.max(1)).find_map(|part| {
         replies.arrived.extend_from_slice(part);
-        complete(&mut replies, &mut requests, Some(&reports)).err()
+        complete(&mut replies, &requests, Some(&reports)).err()
     });
     if let Some(why) = &end {
-        requests.end(why);
+        requests.lock().end(why);
     }
+    requests.lock().take_answers().send();
     let answers = awaited.iter_mut().map(|reply| match reply.try_recv() {
         Ok(answer) => format!("{answer:?}"),
         Err(TryRecvError::Empty) => NONE.to_owned(),

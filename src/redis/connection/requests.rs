@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::redis::answers::Expected;
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
+use crate::runtime::isolated;
 
 pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
 
@@ -69,14 +70,27 @@ pub(super) struct Requests {
     unwritten: VecDeque<Unwritten>,
     /// Completely written.
     awaited: VecDeque<Awaited>,
+    /// Of requests that have ended without a reply.
+    answers: Answers,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
+}
+
+/// Answers for callers. They are sent when the requests are not locked: the waker of a caller is not this crate's code.
+#[derive(Default)]
+pub(super) struct Answers(Vec<(Awaited, Answer)>);
+
+impl Answers {
+    pub(super) fn send(self) {
+        let answers = self.0.into_iter();
+        answers.for_each(|(awaited, answer)| awaited.answer(answer));
+    }
 }
 
 struct Unwritten {
     /// How many of its bytes are in the buffer.
     length: usize,
-    /// Whether the socket has accepted some of its bytes, or all of the command that it goes with.
+    /// Whether the socket has accepted some of its bytes, or of those of the command that it goes with.
     is_begun: bool,
     /// It is never without the command before it.
     goes_with_last: bool,
@@ -85,15 +99,33 @@ struct Unwritten {
 }
 
 /// Who gets a reply.
-struct Awaited {
+pub(super) struct Awaited {
     answer: oneshot::Sender<Answer>,
     expected: Option<Expected>,
 }
 
 impl Awaited {
+    /// `Err`: its command cannot have this reply, so that replies are out of step.
+    pub(super) fn reply(self, reply: Answer) -> Result<(), ConnectionError> {
+        let judged = match &self.expected {
+            Some(expected) => expected.judged(reply),
+            None => Ok(reply),
+        };
+        match judged {
+            Ok(reply) => {
+                self.answer(reply);
+                Ok(())
+            }
+            Err(why) => {
+                self.answer(Err(why.clone()));
+                Err(why)
+            }
+        }
+    }
+
     /// Its caller may have gone.
     fn answer(self, answer: Answer) {
-        _ = self.answer.send(answer);
+        isolated(|| _ = self.answer.send(answer));
     }
 }
 
@@ -144,7 +176,7 @@ impl Requests {
             let bytes = bytes.split_to(request.length);
             if is_late(&request) {
                 let late = not_sent("it was not written in time", false);
-                request.awaited.answer(Err(late));
+                self.answers.0.push((request.awaited, Err(late)));
             } else {
                 self.buffer.extend_from_slice(&bytes);
                 self.unwritten.push_back(request);
@@ -159,6 +191,11 @@ impl Requests {
             if count < first.length {
                 first.is_begun |= count > 0;
                 first.length -= count;
+                let is_begun = first.is_begun;
+                // The rest is written, so the command that goes with it is too.
+                if let Some(next) = self.unwritten.get_mut(1) {
+                    next.is_begun |= is_begun && next.goes_with_last;
+                }
                 return;
             }
             count -= first.length;
@@ -186,25 +223,15 @@ impl Requests {
         self.unwritten.is_empty()
     }
 
-    /// A reply has arrived: that of the first request that awaits one. `Err`: none does, or its command cannot have this
-    /// one, so that replies are out of step.
-    pub(super) fn reply(&mut self, reply: Answer) -> Result<(), ConnectionError> {
+    /// Who gets the next reply. `Err`: no request awaits one, so that replies are out of step.
+    pub(super) fn next_awaited(&mut self) -> Result<Awaited, ConnectionError> {
         let awaited = self.awaited.pop_front();
-        let awaited = awaited.ok_or_else(ConnectionError::out_of_step)?;
-        let judged = match &awaited.expected {
-            Some(expected) => expected.judged(reply),
-            None => Ok(reply),
-        };
-        match judged {
-            Ok(reply) => {
-                awaited.answer(reply);
-                Ok(())
-            }
-            Err(why) => {
-                awaited.answer(Err(why.clone()));
-                Err(why)
-            }
-        }
+        awaited.ok_or_else(ConnectionError::out_of_step)
+    }
+
+    /// The answers of requests that have ended without a reply.
+    pub(super) fn take_answers(&mut self) -> Answers {
+        std::mem::take(&mut self.answers)
     }
 
     /// The connection has ended. What was not written is not executed; of the rest the outcome is unknown.
@@ -214,14 +241,14 @@ impl Requests {
         }
         self.end = Some(why.clone());
         for awaited in self.awaited.drain(..) {
-            awaited.answer(Err(why.clone()));
+            self.answers.0.push((awaited, Err(why.clone())));
         }
         for request in self.unwritten.drain(..) {
             let why = match request.is_begun {
                 true => why.clone(),
                 false => not_sent(&why.to_string(), true),
             };
-            request.awaited.answer(Err(why));
+            self.answers.0.push((request.awaited, Err(why)));
         }
         self.buffer = BytesMut::new();
     }

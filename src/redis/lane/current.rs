@@ -13,7 +13,7 @@ use crate::redis::answers::Misfits;
 use crate::redis::fence::{ConnectionFence, Fences};
 use crate::redis::link::{Link, SendError};
 use crate::redis::reports::Reports;
-use crate::runtime::{Runtime, Tasks};
+use crate::runtime::{Runtime, Tasks, isolated};
 
 /// Where the lanes of a client live, and whom they tell.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ pub(super) struct Current {
 impl Current {
     pub(super) fn set(&self, state: State) {
         *self.state.lock() = state;
-        self.changed.notify_waiters();
+        isolated(|| self.changed.notify_waiters());
     }
 
     /// `None`: there is no connection at the moment.

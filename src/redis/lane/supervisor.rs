@@ -19,7 +19,7 @@ use crate::redis::probe;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
-use crate::runtime::event;
+use crate::runtime::{event, isolated};
 
 /// Owns the connection of a lane, and decides when the next one may be used.
 pub(super) struct Supervisor {
@@ -74,7 +74,7 @@ impl Supervisor {
             } else {
                 State::Down(None)
             });
-            drop(_ended);
+            isolated(|| drop(_ended));
             task.end().await;
             let Some(successor) = successor else { return };
             let not_before = self.ended(&link);

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::task::Wake;
 
 use test_support::{Rolls, tokio};
 use tokio::io::{
@@ -313,4 +313,83 @@ fn whatever_arrives_answers_the_same_requests_wherever_it_is_cut() {
             .collect();
         check_reply_path(&input);
     }
+}
+
+/// What a caller has for a waker.
+struct Foreign<F>(F);
+
+impl<F: Fn() + Send + Sync> Wake for Foreign<F> {
+    fn wake(self: Arc<Self>) {
+        self.0();
+    }
+}
+
+fn waits_with(
+    reply: &mut oneshot::Receiver<Answer>,
+    woken: impl Fn() + Send + Sync + 'static,
+) -> bool {
+    let waker = Arc::new(Foreign(woken)).into();
+    let mut context = Context::from_waker(&waker);
+    Pin::new(reply).poll(&mut context).is_pending()
+}
+
+/// A waker may poll another call: with a reply, with the end of its time, and with that of the connection.
+#[tokio::test(start_paused = true)]
+async fn a_waker_may_use_the_connection() {
+    let mut fixture = Fixture::new(PING_LENGTH);
+    let woken = Arc::<AtomicUsize>::default();
+    let calls = || {
+        let (shared, woken) = (Arc::clone(&fixture.shared), Arc::clone(&woken));
+        move || {
+            // It is refused if the connection has ended.
+            _ = shared.add([ping()], later());
+            woken.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    let is_woken = async |times| {
+        while woken.load(Ordering::Relaxed) < times {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let mut answered = fixture.ping();
+    assert!(waits_with(&mut answered, calls()));
+    let soon = Instant::now() + Duration::from_secs(1);
+    let [mut late] = fixture.shared.add([ping()], soon).expect("it is open");
+    assert!(waits_with(&mut late, calls()));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let mut ended = fixture.ping();
+    assert!(waits_with(&mut ended, calls()));
+    is_woken(1).await;
+    assert!(matches!(
+        late.try_recv(),
+        Ok(Err(ConnectionError::NotSent { .. }))
+    ));
+    fixture.read(1).await;
+    fixture.answers(b"+PONG\r\n").await;
+    is_woken(2).await;
+    assert!(matches!(answered.try_recv(), Ok(Ok(_))));
+    fixture.read(1).await;
+    drop(fixture.server);
+    is_woken(3).await;
+    assert!(is_lost(ended.await));
+}
+
+#[tokio::test]
+async fn a_waker_that_panics_costs_no_other_caller_its_reply() {
+    let mut fixture = Fixture::new(1_000);
+    let mut panics = fixture.ping();
+    assert!(waits_with(&mut panics, || panic!("a waker that panics")));
+    let next = fixture.ping();
+    fixture.read(2).await;
+    fixture.answers(b"+PONG\r\n+PONG\r\n").await;
+    assert!(matches!(next.await, Ok(Ok(_))));
+    assert!(matches!(panics.await, Ok(Ok(_))));
+    fixture.pong().await;
+    let mut panics = fixture.ping();
+    assert!(waits_with(&mut panics, || panic!("a waker that panics")));
+    let next = fixture.ping();
+    fixture.read(2).await;
+    drop(fixture.server);
+    assert!(is_lost(next.await));
+    fixture.task.await.expect("it has ended by itself");
 }

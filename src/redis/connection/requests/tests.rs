@@ -30,6 +30,10 @@ fn add(requests: &mut Requests, deadline: Instant) -> oneshot::Receiver<Answer> 
     reply
 }
 
+fn reply(requests: &mut Requests, reply: Answer) -> Result<(), ConnectionError> {
+    requests.next_awaited()?.reply(reply)
+}
+
 fn number(number: i64) -> Answer {
     Ok(Reply::Number(number))
 }
@@ -70,8 +74,8 @@ fn replies_go_to_requests_in_their_order_however_the_bytes_are_accepted() {
             requests.written(length.min(step));
         }
         assert!(requests.unwritten(Instant::now()).is_empty());
-        requests.reply(number(1)).expect("one is awaited");
-        requests.reply(number(2)).expect("one is awaited");
+        reply(&mut requests, number(1)).expect("one is awaited");
+        reply(&mut requests, number(2)).expect("one is awaited");
         assert!(
             is_number(&mut first, 1) && is_number(&mut second, 2),
             "{step}"
@@ -91,10 +95,11 @@ fn what_was_not_begun_by_its_deadline_is_never_written() {
     requests.written(3);
     let rest = requests.unwritten(now + Duration::from_secs(1)).to_vec();
     assert_eq!(rest, [&PING_BYTES[3..], PING_BYTES].concat());
+    requests.take_answers().send();
     assert!(not_sent(&mut late));
     requests.written(rest.len());
-    requests.reply(number(1)).expect("one is awaited");
-    requests.reply(number(2)).expect("one is awaited");
+    reply(&mut requests, number(1)).expect("one is awaited");
+    reply(&mut requests, number(2)).expect("one is awaited");
     assert!(is_number(&mut begun, 1) && is_number(&mut patient, 2));
 }
 
@@ -110,8 +115,8 @@ fn a_caller_that_has_gone_keeps_the_order() {
         "it is executed though dropped"
     );
     requests.written(length);
-    requests.reply(number(1)).expect("one is awaited");
-    requests.reply(number(2)).expect("one is awaited");
+    reply(&mut requests, number(1)).expect("one is awaited");
+    reply(&mut requests, number(2)).expect("one is awaited");
     assert!(is_number(&mut second, 2));
 }
 
@@ -120,7 +125,7 @@ fn a_reply_that_is_not_awaited_is_an_error() {
     let mut requests = Requests::default();
     // It is not written yet.
     let _reply = add(&mut requests, later());
-    assert!(requests.reply(number(1)).is_err());
+    assert!(reply(&mut requests, number(1)).is_err());
 }
 
 #[test]
@@ -131,6 +136,7 @@ fn at_the_end_only_what_was_not_begun_is_known_not_to_be_executed() {
     let mut unwritten = add(&mut requests, later());
     requests.written(PING_BYTES.len() + 1);
     requests.end(&ConnectionError::Lost("cut".to_owned()));
+    requests.take_answers().send();
     for unknown in [&mut written, &mut begun] {
         assert!(matches!(
             unknown.try_recv(),
@@ -184,12 +190,13 @@ fn after_a_reply_that_does_not_fit_none_counts() {
         let mut first = (!is_dropped).then_some(first);
         requests.written(2 * PING_BYTES.len());
         let list = Ok(Reply::List(Vec::new()));
-        let why = requests.reply(list).expect_err("out of step");
+        let why = reply(&mut requests, list).expect_err("out of step");
         let is_lost = |reply: &mut oneshot::Receiver<Answer>| {
             matches!(reply.try_recv(), Ok(Err(ConnectionError::Lost(_))))
         };
         assert!(first.as_mut().is_none_or(is_lost));
         requests.end(&why);
+        requests.take_answers().send();
         assert!(is_lost(&mut second));
         assert!(requests.add([ping()], later()).is_err());
         assert!(judge.misfit().is_some());
@@ -221,4 +228,24 @@ fn a_server_that_answers_nothing_is_not_asked_without_end() {
         assert!(added <= UNANSWERED_MAX, "it is bounded");
     }
     assert_eq!(added, UNANSWERED_MAX);
+}
+
+/// Part of ASKING was accepted, and nothing more in time: what comes next would be executed as asking.
+#[test]
+fn asking_that_was_begun_takes_its_command_along() {
+    let (now, soon) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+    let mut requests = Requests::default();
+    let pair = requests.add([command("ASKING", &[]), command("EVAL", &[])], soon);
+    let [mut asked, mut executed] = pair.expect("it is open");
+    let _other = add(&mut requests, later());
+    requests.written(3);
+    let rest = requests.unwritten(now + Duration::from_secs(2));
+    assert!(rest.ends_with(&[b"*1\r\n$4\r\nEVAL\r\n", PING_BYTES].concat()));
+    let length = rest.len();
+    requests.written(length);
+    for _ in 0..2 {
+        reply(&mut requests, number(1)).expect("one is awaited");
+    }
+    requests.take_answers().send();
+    assert!(is_number(&mut asked, 1) && is_number(&mut executed, 1));
 }
