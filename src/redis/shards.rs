@@ -8,10 +8,11 @@
 mod shard;
 
 use std::collections::BTreeMap;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 
 use super::map::Map;
 use super::node::Node;
@@ -45,23 +46,28 @@ struct Assigner {
 
 impl Assigner {
     async fn run(mut self) {
-        let (map, common) = (Arc::clone(&self.map), Arc::clone(&self.common));
-        let subscriptions = &common.subscriptions;
+        let map = Arc::clone(&self.map);
         let mut switched = pin!(map.switched());
         loop {
-            self.take_back();
-            self.assign();
-            self.unsubscribe();
-            let linger_over = sleep_until(subscriptions.next_unwanted());
-            tokio::select! {
-                () = subscriptions.changed() => {}
-                () = linger_over => {}
-                () = common.lost.notified() => {}
-                () = &mut switched => {
-                    // Made before the map is read, so that no change is missed in between.
-                    switched.set(map.switched());
-                    self.follow();
-                }
+            self.turn(&map, switched.as_mut()).await;
+        }
+    }
+
+    /// Brings the channels to where they belong, and waits until that may have changed.
+    async fn turn<'a>(&mut self, map: &'a Map, mut switched: Pin<&mut Notified<'a>>) {
+        self.take_back();
+        self.assign();
+        self.unsubscribe();
+        let subscriptions = &self.common.subscriptions;
+        let linger_over = sleep_until(subscriptions.next_unwanted());
+        tokio::select! {
+            () = subscriptions.changed() => {}
+            () = linger_over => {}
+            () = self.common.lost.notified() => {}
+            () = switched.as_mut() => {
+                // Made before the map is read, so that no change is missed in between.
+                switched.set(map.switched());
+                self.follow();
             }
         }
     }
@@ -178,8 +184,9 @@ mod tests {
         let mut assigner = assigner();
         let name: Arc<str> = "stock".into();
         let _waiter = assigner.common.subscriptions.subscribe(&name);
-        assigner.take_back();
-        assigner.assign();
+        let map = Arc::clone(&assigner.map);
+        let mut switched = pin!(map.switched());
+        assigner.turn(&map, switched.as_mut()).await;
         assert!(assigner.shards.is_empty());
         let server = Address::new("127.0.0.1", 1);
         assigner.map.apply(&Table {
@@ -188,8 +195,13 @@ mod tests {
             routes: vec![(0..=16_383, server.into())],
             members: BTreeSet::new(),
         });
-        assigner.follow();
-        assigner.assign();
+        let assigned = async {
+            while assigner.assigned.get(&name) == Some(&u16::MAX) || assigner.shards.is_empty() {
+                assigner.turn(&map, switched.as_mut()).await;
+            }
+        };
+        let assigned = tokio::time::timeout(Duration::from_secs(5), assigned);
+        assigned.await.expect("the change of the map is followed");
         assert_eq!(assigner.assigned.get(&name), Some(&0));
         assert!(assigner.shards.contains_key(&0));
         assigner.map.context.end();
