@@ -74,8 +74,6 @@ impl Assigner {
 
     /// Takes channels back that are not subscribed to any more.
     fn take_back(&mut self) {
-        let in_use = self.map.numbers();
-        self.shards.retain(|number, _| in_use.contains(number));
         let mut forgotten = Vec::new();
         for (number, shard) in &self.shards {
             for name in std::mem::take(&mut shard.work.orders.lock().lost) {
@@ -89,9 +87,14 @@ impl Assigner {
 
     /// Takes channels back whose slot has another primary now. Looks through all of them.
     fn follow(&mut self) {
+        let in_use = self.map.numbers();
+        self.shards.retain(|number, _| in_use.contains(number));
         let mut moved = Vec::new();
         for (name, number) in &self.assigned {
-            if self.owner(name).is_some_and(|(owner, _)| owner != *number) {
+            // A primary may have its slots again by now, but its task has gone.
+            let is_served = self.shards.contains_key(number);
+            let owner = self.owner(name);
+            if owner.is_some_and(|(owner, _)| owner != *number || !is_served) {
                 if let Some(shard) = self.shards.get(number) {
                     shard
                         .work
@@ -204,6 +207,10 @@ mod tests {
         assigned.await.expect("the change of the map is followed");
         assert_eq!(assigner.assigned.get(&name), Some(&0));
         assert!(assigner.shards.contains_key(&0));
+        // It had lost its slots, and has them again.
+        assigner.shards.clear();
+        assigner.follow();
+        assert_eq!(assigner.assigned.get(&name), None);
         assigner.map.context.end();
     }
 }
