@@ -801,17 +801,18 @@ async fn a_release_that_was_never_written_frees_nothing() {
         let filling = other.eval(&script, &[], &[vec![b'x'; 14 << 20]]);
         let filled = async { filling.await.map(drop) };
         let releasing = async {
-            tokio::time::sleep(ms(100)).await;
             let unlocked = guard.unlock();
             let replaced = async {
-                tokio::time::sleep(ms(100)).await;
+                let is_begun = || pair.ours.stats().releasing == 1;
+                eventually("the release waits", ms(2_000), is_begun).await;
                 assert_eq!(pair.control.run(&["DEL", "a"]), "1", "it is still there");
                 pair.proxy.cut_all();
                 pair.proxy.let_commands_go();
             };
-            tokio::join!(unlocked, replaced).0
+            tokio::join!(biased; unlocked, replaced).0
         };
-        tokio::join!(filled, releasing).1
+        // In this order: the first poll of each hands its command over.
+        tokio::join!(biased; filled, releasing).1
     };
     let (_, unlocked) = tokio::join!(ping, fills);
     assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");

@@ -56,8 +56,8 @@ impl Shared {
         commands: [Command<'_>; N],
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
-        // The reader may be answering many callers. If those on other threads wrote each as it is woken, their threads
-        // would sleep in between. Only for a moment, because a waker may call this itself, or take its time.
+        // The reader may be answering many callers. If each of them on another thread wrote as soon as it was woken,
+        // that thread would sleep in between. Only for a moment, because a waker may call this itself, or take its time.
         drop(self.answering.try_lock_for(ANSWERING_MAX));
         let mut requests = self.requests.lock();
         let is_alone = requests.is_idle();
