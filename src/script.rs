@@ -8,199 +8,37 @@
 
 mod args;
 mod call;
+mod files;
 mod guarded;
 mod inspect;
 mod place;
 mod queue;
-mod read_write;
 mod refused;
 
 use std::sync::Arc;
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use smallvec::smallvec;
 
 use crate::core::{Face, LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
-use crate::redis::{Arg, Args, Call, Reply, Script};
+use crate::redis::{Arg, Args, Call, Reply};
 use crate::wire::{self, Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
     Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
 };
+use files::Scripts;
+#[cfg(test)]
+pub(crate) use files::{ALL, of_kind};
 pub(crate) use guarded::{Guarded, guarded};
 pub(crate) use inspect::{Inspected, Seen, inspect, inspect_with_token};
-#[cfg(test)]
-pub(crate) use place::QUEUEING;
 pub(crate) use place::QueuePlace;
-use place::{FAIR_ACQUIRE, FAIR_FORCE_UNLOCK, FAIR_RELEASE, keys, keys_to_free, with_first_read};
+use place::{keys, keys_to_free, with_first_read};
 pub(crate) use queue::{Queued, inspect_queue, leave};
 #[cfg(test)]
-pub(crate) use read_write::OF_FACES;
-#[cfg(test)]
 pub(crate) use refused::commands;
-
-macro_rules! scripts {
-    ($($const:ident = $name:literal;)*) => {
-        $(static $const: Script = Script {
-            name: $name,
-            source: include_str!(concat!("../lua/", $name, ".lua")),
-            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
-        };)*
-        #[cfg(test)]
-        pub(crate) static ALL: &[&Script] = &[$(&$const),*];
-    };
-}
-
-scripts! {
-    ACQUIRE = "acquire";
-    RELEASE = "release";
-    PASS = "pass";
-    RENEW = "renew";
-    FORCE_UNLOCK = "force_unlock";
-    INSPECT = "inspect";
-    TOUCH = "touch";
-    FENCED_ACQUIRE = "fenced/acquire";
-    FENCED_PASS = "fenced/pass";
-    FENCED_INSPECT = "fenced/inspect";
-    STRING_ACQUIRE = "string/acquire";
-    STRING_RELEASE = "string/release";
-    STRING_PASS = "string/pass";
-    STRING_RENEW = "string/renew";
-    STRING_FORCE_UNLOCK = "string/force_unlock";
-    STRING_INSPECT = "string/inspect";
-    STRING_TOUCH = "string/touch";
-    FAIR_INSPECT = "fair/inspect";
-}
-
-/// A guarded write: whether the lock is held, by the `look.lua` of its kind, and what then is done.
-macro_rules! guarded {
-    ($($const:ident = $look:literal;)*) => {
-        $(static $const: Script = Script {
-            name: "guarded",
-            source: concat!(
-                "local look = function() ",
-                include_str!(concat!("../lua/", $look, ".lua")),
-                "end\n",
-                include_str!("../lua/guarded.lua"),
-            ),
-            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
-        };)*
-    };
-}
-
-guarded! {
-    GUARDED = "look";
-    FENCED_GUARDED = "fenced/look";
-    STRING_GUARDED = "string/look";
-}
-
-/// The scripts of a kind. Those for one purpose are called in the same way, so each function below serves every kind:
-/// the ARGV that some have in addition come last, and only a kind with tokens has the key of the token as its last
-/// KEYS, and a token in place of the reply 1.
-struct Scripts {
-    acquire: &'static Script,
-    release: &'static Script,
-    pass: &'static Script,
-    renew: &'static Script,
-    force_unlock: &'static Script,
-    /// Of one key, so that it also works while a slot migrates.
-    inspect: &'static Script,
-    /// Of two keys, for a kind that has a token.
-    inspect_with_token: Option<&'static Script>,
-    /// For a kind that has a queue.
-    inspect_queue: Option<&'static Script>,
-    touch: &'static Script,
-    guarded: &'static Script,
-}
-
-static PLAIN: Scripts = Scripts {
-    acquire: &ACQUIRE,
-    release: &RELEASE,
-    pass: &PASS,
-    renew: &RENEW,
-    force_unlock: &FORCE_UNLOCK,
-    inspect: &INSPECT,
-    inspect_with_token: None,
-    inspect_queue: None,
-    touch: &TOUCH,
-    guarded: &GUARDED,
-};
-
-static FENCED: Scripts = Scripts {
-    acquire: &FENCED_ACQUIRE,
-    pass: &FENCED_PASS,
-    inspect_with_token: Some(&FENCED_INSPECT),
-    guarded: &FENCED_GUARDED,
-    ..PLAIN
-};
-
-static STRING: Scripts = Scripts {
-    acquire: &STRING_ACQUIRE,
-    release: &STRING_RELEASE,
-    pass: &STRING_PASS,
-    renew: &STRING_RENEW,
-    force_unlock: &STRING_FORCE_UNLOCK,
-    inspect: &STRING_INSPECT,
-    inspect_with_token: None,
-    inspect_queue: None,
-    touch: &STRING_TOUCH,
-    guarded: &STRING_GUARDED,
-};
-
-/// It is never handed over: that would overtake the queue.
-static FAIR: Scripts = Scripts {
-    acquire: &FAIR_ACQUIRE,
-    release: &FAIR_RELEASE,
-    inspect_queue: Some(&FAIR_INSPECT),
-    force_unlock: &FAIR_FORCE_UNLOCK,
-    ..PLAIN
-};
-
-impl Scripts {
-    fn of(kind: LockKind) -> &'static Self {
-        match kind {
-            LockKind::Plain | LockKind::Spin => &PLAIN,
-            LockKind::Fenced => &FENCED,
-            LockKind::String => &STRING,
-            LockKind::Fair => &FAIR,
-            LockKind::Read => &read_write::READ,
-            LockKind::Write => &read_write::WRITE,
-        }
-    }
-}
-
-/// Every script that calls about a lock of this kind run.
-#[cfg(test)]
-pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
-    let Scripts {
-        acquire,
-        release,
-        pass,
-        renew,
-        force_unlock,
-        inspect,
-        inspect_with_token,
-        inspect_queue,
-        touch,
-        guarded,
-    } = Scripts::of(kind);
-    let always: [&'static Script; 8] = [
-        acquire,
-        release,
-        pass,
-        renew,
-        force_unlock,
-        inspect,
-        touch,
-        guarded,
-    ];
-    let some = [*inspect_with_token, *inspect_queue].into_iter().flatten();
-    let queueing = QUEUEING.iter().copied().filter(|_| kind.has_queue());
-    always.into_iter().chain(some).chain(queueing).collect()
-}
 
 /// What tells apart which locks can be renewed in one call.
 pub(crate) fn renewed_by(kind: LockKind) -> &'static str {

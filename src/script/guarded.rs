@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Scripts;
 use super::args::{millis, text};
+use super::files::Scripts;
 use crate::core::{LossReason, Token};
 use crate::redis::{Arg, Args, Call, Reply, Still};
 use crate::wire::LockName;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Scripts;
 use super::args::duration;
+use super::files::Scripts;
 use super::place::keys;
 use crate::core::Token;
 use crate::redis::{Arg, Call, Reply};

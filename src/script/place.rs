@@ -1,35 +1,12 @@
 //! The keys of a lock's scripts, and what a call says about its owner's place in the queue of a fair lock.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::redis::{Arg, Script};
+use crate::redis::Arg;
 use crate::wire::LockName;
-
-/// Those that change the queue of a fair lock begin with `queue.lua`.
-macro_rules! queueing {
-    ($($const:ident = $name:literal;)*) => {
-        $(pub(super) static $const: Script = Script {
-            name: $name,
-            source: concat!(
-                include_str!("../../lua/fair/queue.lua"),
-                include_str!(concat!("../../lua/", $name, ".lua")),
-            ),
-            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
-        };)*
-        #[cfg(test)]
-        pub(crate) static QUEUEING: &[&Script] = &[$(&$const),*];
-    };
-}
-
-queueing! {
-    FAIR_ACQUIRE = "fair/acquire";
-    FAIR_RELEASE = "fair/release";
-    FAIR_LEAVE = "fair/leave";
-    FAIR_FORCE_UNLOCK = "fair/force_unlock";
-}
 
 /// The keys of a script that takes a lock, or hands it over.
 pub(super) fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::args::{announced_by, millis, sharded, text};
-use super::place::{FAIR_LEAVE, QueuePlace, keys, keys_to_free};
-use super::{Released, Scripts, released, shown};
+use super::files::{FAIR_LEAVE, Scripts};
+use super::place::{QueuePlace, keys, keys_to_free};
+use super::{Released, released, shown};
 use crate::redis::{Call, Reply};
 use crate::wire::{Announce, LockName};
 

@@ -1,42 +1,37 @@
 //! Tests of the scripts as calls.
 
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::*;
 
-/// The name of a file, and its text.
-macro_rules! part {
-    ($name:literal) => {
-        ($name, include_str!(concat!("../../lua/", $name, ".lua")))
-    };
+/// The files of a folder and of those in it: the name of each, and its text.
+fn files(folder: &Path, found: &mut Vec<(String, String)>) {
+    for entry in folder.read_dir().expect("a folder") {
+        let path = entry.expect("readable").path();
+        match path.is_dir() {
+            true => files(&path, found),
+            false => {
+                let text = std::fs::read_to_string(&path).expect("text");
+                let name = path.strip_prefix(lua()).expect("inside").with_extension("");
+                found.push((name.to_str().expect("text").to_owned(), text));
+            }
+        }
+    }
+}
+
+fn lua() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("lua")
 }
 
 /// The header of a script is a contract: it declares exactly the inputs that the body uses, in
 /// order, and every integer that the body returns.
 #[test]
 fn every_header_agrees_with_its_body() {
-    // Those of guarded writes and of fair locks are put together, and those of read-write locks are not public yet.
-    let parts = [
-        part!("look"),
-        part!("fenced/look"),
-        part!("string/look"),
-        part!("guarded"),
-        part!("fair/queue"),
-        part!("fair/acquire"),
-        part!("fair/release"),
-        part!("fair/leave"),
-        part!("fair/force_unlock"),
-        part!("fair/inspect"),
-        part!("read_write/read_acquire"),
-        part!("read_write/read_release"),
-        part!("read_write/read_renew"),
-        part!("read_write/write_acquire"),
-        part!("read_write/write_release"),
-        part!("read_write/force_unlock"),
-        part!("read_write/inspect"),
-    ];
-    let calls = ALL.iter().map(|script| (script.name, script.source));
-    for (name, source) in calls.chain(parts) {
+    let mut all = Vec::new();
+    files(&lua(), &mut all);
+    assert!(all.len() > ALL.len());
+    for (name, source) in all {
         let (header, body): (Vec<_>, Vec<_>) =
             source.lines().partition(|line| line.starts_with("--"));
         let (header, body) = (header.join("\n"), body.join("\n"));

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::redis::Script;
-use crate::script::{ALL, QUEUEING};
+use crate::script::ALL;
 
 fn error(script: &'static Script, key: &str, text: &str) -> (Error, bool) {
     let (server, kind) = ("server".into(), RefusalKind::read(text));
@@ -50,7 +50,7 @@ fn what_was_refused_unread_is_certain_and_what_nobody_knows_is_not() {
 #[test]
 fn a_command_that_a_script_may_not_call_is_named_alone() {
     let why = "The user executing the script can't run this command or subcommand";
-    for script in ALL.iter().chain(QUEUEING) {
+    for script in ALL {
         for (nth, line) in script.source.lines().enumerate() {
             let line = line.split("--").next().unwrap_or_default();
             let called: Vec<_> = commands(line).collect();

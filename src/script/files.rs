@@ -1,0 +1,182 @@
+//! The files in `lua/`, and which of them serve which kind of lock.
+
+use std::sync::LazyLock;
+
+use crate::kind::LockKind;
+use crate::redis::Script;
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("../../lua/", $name, ".lua"))
+    };
+}
+
+macro_rules! scripts {
+    ($($const:ident = $name:literal: $($part:expr),+;)*) => {
+        $(pub(super) static $const: Script = Script {
+            name: $name,
+            source: concat!($($part),+),
+            sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
+        };)*
+        #[cfg(test)]
+        pub(crate) static ALL: &[&Script] = &[$(&$const),*];
+    };
+}
+
+// Those that change the queue of a fair lock begin with `queue.lua`. A guarded write has, before what is then done, how
+// the `look.lua` of its kind finds out whether the lock is held.
+scripts! {
+    ACQUIRE = "acquire": lua!("acquire");
+    RELEASE = "release": lua!("release");
+    PASS = "pass": lua!("pass");
+    RENEW = "renew": lua!("renew");
+    FORCE_UNLOCK = "force_unlock": lua!("force_unlock");
+    INSPECT = "inspect": lua!("inspect");
+    TOUCH = "touch": lua!("touch");
+    FENCED_ACQUIRE = "fenced/acquire": lua!("fenced/acquire");
+    FENCED_PASS = "fenced/pass": lua!("fenced/pass");
+    FENCED_INSPECT = "fenced/inspect": lua!("fenced/inspect");
+    STRING_ACQUIRE = "string/acquire": lua!("string/acquire");
+    STRING_RELEASE = "string/release": lua!("string/release");
+    STRING_PASS = "string/pass": lua!("string/pass");
+    STRING_RENEW = "string/renew": lua!("string/renew");
+    STRING_FORCE_UNLOCK = "string/force_unlock": lua!("string/force_unlock");
+    STRING_INSPECT = "string/inspect": lua!("string/inspect");
+    STRING_TOUCH = "string/touch": lua!("string/touch");
+    FAIR_INSPECT = "fair/inspect": lua!("fair/inspect");
+    FAIR_ACQUIRE = "fair/acquire": lua!("fair/queue"), lua!("fair/acquire");
+    FAIR_RELEASE = "fair/release": lua!("fair/queue"), lua!("fair/release");
+    FAIR_LEAVE = "fair/leave": lua!("fair/queue"), lua!("fair/leave");
+    FAIR_FORCE_UNLOCK = "fair/force_unlock": lua!("fair/queue"), lua!("fair/force_unlock");
+    READ_ACQUIRE = "read_write/read_acquire": lua!("read_write/read_acquire");
+    READ_RELEASE = "read_write/read_release": lua!("read_write/read_release");
+    READ_RENEW = "read_write/read_renew": lua!("read_write/read_renew");
+    WRITE_ACQUIRE = "read_write/write_acquire": lua!("read_write/write_acquire");
+    WRITE_RELEASE = "read_write/write_release": lua!("read_write/write_release");
+    RW_FORCE_UNLOCK = "read_write/force_unlock": lua!("read_write/force_unlock");
+    RW_INSPECT = "read_write/inspect": lua!("read_write/inspect");
+    GUARDED = "guarded": "local look = function() ", lua!("look"), "end\n", lua!("guarded");
+    FENCED_GUARDED = "guarded": "local look = function() ", lua!("fenced/look"), "end\n", lua!("guarded");
+    STRING_GUARDED = "guarded": "local look = function() ", lua!("string/look"), "end\n", lua!("guarded");
+}
+
+/// The scripts of a kind. Those for one purpose are called in the same way, so one function serves every kind:
+/// the ARGV that some have in addition come last, and only a kind with tokens has the key of the token as its last
+/// KEYS, and a token in place of the reply 1.
+pub(super) struct Scripts {
+    pub(super) acquire: &'static Script,
+    pub(super) release: &'static Script,
+    pub(super) pass: &'static Script,
+    pub(super) renew: &'static Script,
+    pub(super) force_unlock: &'static Script,
+    /// Of one key, so that it also works while a slot migrates.
+    pub(super) inspect: &'static Script,
+    /// Of two keys, for a kind that has a token.
+    pub(super) inspect_with_token: Option<&'static Script>,
+    /// For a kind that has a queue.
+    pub(super) inspect_queue: Option<&'static Script>,
+    pub(super) touch: &'static Script,
+    pub(super) guarded: &'static Script,
+}
+
+static PLAIN: Scripts = Scripts {
+    acquire: &ACQUIRE,
+    release: &RELEASE,
+    pass: &PASS,
+    renew: &RENEW,
+    force_unlock: &FORCE_UNLOCK,
+    inspect: &INSPECT,
+    inspect_with_token: None,
+    inspect_queue: None,
+    touch: &TOUCH,
+    guarded: &GUARDED,
+};
+
+static FENCED: Scripts = Scripts {
+    acquire: &FENCED_ACQUIRE,
+    pass: &FENCED_PASS,
+    inspect_with_token: Some(&FENCED_INSPECT),
+    guarded: &FENCED_GUARDED,
+    ..PLAIN
+};
+
+static STRING: Scripts = Scripts {
+    acquire: &STRING_ACQUIRE,
+    release: &STRING_RELEASE,
+    pass: &STRING_PASS,
+    renew: &STRING_RENEW,
+    force_unlock: &STRING_FORCE_UNLOCK,
+    inspect: &STRING_INSPECT,
+    inspect_with_token: None,
+    inspect_queue: None,
+    touch: &STRING_TOUCH,
+    guarded: &STRING_GUARDED,
+};
+
+/// It is never handed over: that would overtake the queue.
+static FAIR: Scripts = Scripts {
+    acquire: &FAIR_ACQUIRE,
+    release: &FAIR_RELEASE,
+    inspect_queue: Some(&FAIR_INSPECT),
+    force_unlock: &FAIR_FORCE_UNLOCK,
+    ..PLAIN
+};
+
+/// Neither part is handed over: others may read, or wait to read.
+static READ: Scripts = Scripts {
+    acquire: &READ_ACQUIRE,
+    release: &READ_RELEASE,
+    renew: &READ_RENEW,
+    ..WRITE
+};
+
+static WRITE: Scripts = Scripts {
+    acquire: &WRITE_ACQUIRE,
+    release: &WRITE_RELEASE,
+    force_unlock: &RW_FORCE_UNLOCK,
+    inspect: &RW_INSPECT,
+    ..PLAIN
+};
+
+impl Scripts {
+    pub(super) fn of(kind: LockKind) -> &'static Self {
+        match kind {
+            LockKind::Plain | LockKind::Spin => &PLAIN,
+            LockKind::Fenced => &FENCED,
+            LockKind::String => &STRING,
+            LockKind::Fair => &FAIR,
+            LockKind::Read => &READ,
+            LockKind::Write => &WRITE,
+        }
+    }
+}
+
+/// Every script that calls about a lock of this kind run.
+#[cfg(test)]
+pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
+    let Scripts {
+        acquire,
+        release,
+        pass,
+        renew,
+        force_unlock,
+        inspect,
+        inspect_with_token,
+        inspect_queue,
+        touch,
+        guarded,
+    } = Scripts::of(kind);
+    let always: [&'static Script; 8] = [
+        acquire,
+        release,
+        pass,
+        renew,
+        force_unlock,
+        inspect,
+        touch,
+        guarded,
+    ];
+    let some = [*inspect_with_token, *inspect_queue].into_iter().flatten();
+    let leave = kind.has_queue().then_some(&FAIR_LEAVE);
+    always.into_iter().chain(some).chain(leave).collect()
+}
