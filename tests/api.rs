@@ -2,11 +2,13 @@
 //! to be, and the package says truly what it needs.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use redisson_lock::*;
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+use syn::{Attribute, Field, Fields, ImplItem, Item, Signature, UseTree, Visibility};
 use test_support::test;
 
 fn root() -> PathBuf {
@@ -73,97 +75,118 @@ fn futures_are_send(
     is_send(&guard.unlock());
 }
 
-/// The public items of a source file: what `pub` opens, up to its body, with the type they belong
-/// to.
-fn public_items(source: &str) -> Vec<String> {
-    let source = source
-        .split("#[cfg(test)]\nmod tests")
-        .next()
-        .unwrap_or_default();
-    let (mut items, mut owner, mut item) = (Vec::new(), String::new(), None::<String>);
-    for line in source.lines() {
-        let code = line.trim();
-        if !line.starts_with([' ', '}', '/', '#']) && !code.is_empty() {
-            let with_kind = code.strip_prefix("impl<K> ");
-            let implemented = with_kind.or_else(|| code.strip_prefix("impl "));
-            owner = match implemented {
-                Some(of) => of.trim_end_matches(" {").to_owned(),
-                None => code
-                    .strip_prefix("pub struct ")
-                    .or_else(|| code.strip_prefix("pub enum "))
-                    .map(|of| of.trim_end_matches(" {").to_owned())
-                    .unwrap_or_default(),
-            };
-        }
-        if item.is_none() && code.starts_with("pub ") && !code.starts_with("pub use") {
-            item = Some(String::new());
-        }
-        if let Some(text) = &mut item {
-            let _ = write!(text, "{}{code}", if text.is_empty() { "" } else { " " });
-            if code.ends_with(['{', ';', ','])
-                && text.matches('(').count() == text.matches(')').count()
-            {
-                let nested = line.starts_with(' ');
-                let text = text.trim_end_matches(['{', ';', ',', ' ']).to_owned();
-                items.push(if nested {
-                    format!("{owner}: {text}")
-                } else {
-                    text
-                });
-                item = None;
+/// A part of a parsed file as it is written there, in one line; nothing for an empty part.
+fn written(part: &impl Spanned) -> String {
+    let text = part.span().source_text().unwrap_or_default();
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn signature(of: &Signature) -> String {
+    written(of).trim_end_matches(',').to_owned()
+}
+
+fn is_public(visibility: &Visibility) -> bool {
+    matches!(visibility, Visibility::Public(_))
+}
+
+fn is_doc_hidden(attributes: &[Attribute]) -> bool {
+    attributes
+        .iter()
+        .any(|attribute| written(attribute) == "#[doc(hidden)]")
+}
+
+/// The public items of a source file, each after the name of the type it belongs to.
+fn public_items(file: &syn::File) -> Vec<(String, String)> {
+    let mut items = Vec::new();
+    for item in &file.items {
+        let mut add = |name: String, text| items.push((name, text));
+        match item {
+            Item::Struct(of) if is_public(&of.vis) => {
+                let (name, generics) = (of.ident.to_string(), written(&of.generics));
+                for field in of.fields.iter().filter(|field| is_public(&field.vis)) {
+                    let (field, of) = (written(&field.ident), written(&field.ty));
+                    add(name.clone(), format!("{name}: pub {field}: {of}"));
+                }
+                add(name.clone(), format!("pub struct {name}{generics}"));
             }
+            Item::Enum(of) if is_public(&of.vis) => {
+                let (name, generics) = (of.ident.to_string(), written(&of.generics));
+                let shown = |variant: &&syn::Variant| !is_doc_hidden(&variant.attrs);
+                for variant in of.variants.iter().filter(shown) {
+                    let title = format!("{name}::{}", variant.ident);
+                    match &variant.fields {
+                        Fields::Unnamed(fields) => {
+                            add(name.clone(), format!("{title}{}", written(fields)));
+                        }
+                        fields => {
+                            for Field { ident, ty, .. } in fields {
+                                let (field, of) = (written(ident), written(ty));
+                                add(name.clone(), format!("{title}: {field}: {of}"));
+                            }
+                            add(name.clone(), title);
+                        }
+                    }
+                }
+                add(name.clone(), format!("pub enum {name}{generics}"));
+            }
+            Item::Type(of) if is_public(&of.vis) => {
+                let text = written(of);
+                let at = text.find("pub type").expect("public");
+                add(
+                    of.ident.to_string(),
+                    text[at..].trim_end_matches(';').to_owned(),
+                );
+            }
+            Item::Fn(of) if is_public(&of.vis) => {
+                add(
+                    of.sig.ident.to_string(),
+                    format!("pub {}", signature(&of.sig)),
+                );
+            }
+            Item::Impl(of) if of.trait_.is_none() => {
+                let owner = written(&of.self_ty);
+                let name = owner.split('<').next().unwrap_or_default();
+                for method in &of.items {
+                    let text = match method {
+                        ImplItem::Fn(of) if is_public(&of.vis) => signature(&of.sig),
+                        ImplItem::Const(of) if is_public(&of.vis) => {
+                            format!("const {}: {}", of.ident, written(&of.ty))
+                        }
+                        _ => continue,
+                    };
+                    add(name.to_owned(), format!("{owner}: pub {text}"));
+                }
+            }
+            _ => {}
         }
     }
     items
 }
 
-/// The variants of the public enums, which have no `pub` of their own.
-fn variants(source: &str) -> Vec<String> {
-    let mut variants = Vec::new();
-    let (mut name, mut variant, mut is_hidden) = (None, String::new(), false);
-    for line in source.lines() {
-        if let Some(of) = line.strip_prefix("pub enum ") {
-            let of = of.strip_suffix(" {");
-            name = of.map(str::to_owned);
-        } else if line == "}" {
-            name = None;
-        } else if let (Some(name), Some(code)) = (&name, line.strip_prefix("    "))
-            && code.starts_with(|first: char| first.is_ascii_uppercase())
-        {
-            if std::mem::take(&mut is_hidden) {
-                continue;
-            }
-            variant = format!("{name}::{}", code.trim_end_matches([',', ' ', '{']));
-            variants.push(variant.clone());
-        } else if line == "    #[doc(hidden)]" {
-            is_hidden = name.is_some();
-        } else if let (Some(_), Some(code)) = (&name, line.strip_prefix("        "))
-            && code.starts_with(|first: char| first.is_ascii_lowercase())
-        {
-            variants.push(format!("{variant}: {}", code.trim_end_matches(',')));
-        }
-    }
-    variants
-}
-
 /// The names that a module hands on with `pub use`.
 fn exported(module: &str) -> BTreeSet<String> {
-    read(module)
-        .lines()
-        .filter_map(|line| line.strip_prefix("pub use "))
-        .flat_map(|line| {
-            let names = line
-                .trim_end_matches(';')
-                .rsplit("::")
-                .next()
-                .unwrap_or_default();
-            names
-                .trim_matches(['{', '}'])
-                .split(", ")
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        })
-        .collect()
+    fn add(tree: &UseTree, names: &mut BTreeSet<String>) {
+        match tree {
+            UseTree::Path(path) => add(&path.tree, names),
+            UseTree::Group(group) => group.items.iter().for_each(|tree| add(tree, names)),
+            UseTree::Name(name) => drop(names.insert(name.ident.to_string())),
+            UseTree::Rename(name) => drop(names.insert(name.rename.to_string())),
+            UseTree::Glob(_) => panic!("the names of a glob cannot be read"),
+        }
+    }
+    let mut names = BTreeSet::new();
+    for item in parsed(module).items {
+        if let Item::Use(of) = item
+            && is_public(&of.vis)
+        {
+            add(&of.tree, &mut names);
+        }
+    }
+    names
+}
+
+fn parsed(path: impl AsRef<Path>) -> syn::File {
+    syn::parse_file(&read(path)).expect("Rust")
 }
 
 #[test]
@@ -171,35 +194,20 @@ fn the_public_surface_is_the_one_that_is_written_down() {
     let (exported, blocking) = (exported("src/lib.rs"), exported("src/blocking.rs"));
     let mut lines = BTreeSet::new();
     for source in sources("src", "rs") {
-        let is_core = source.starts_with(root().join("src/core"));
-        if is_hidden(&source) && !is_core {
+        if is_hidden(&source) && !source.starts_with(root().join("src/core")) {
             continue;
         }
-        let text = read(&source);
-        // The blocking types have the names of the async ones.
-        let (exported, module) = if source.starts_with(root().join("src/blocking")) {
-            (&blocking, "blocking ")
-        } else {
-            (&exported, "")
-        };
-        for item in public_items(&text).into_iter().chain(variants(&text)) {
-            let mut words = item
-                .trim_start_matches("pub enum ")
-                .trim_start_matches("pub struct ")
-                .split(|letter: char| !letter.is_alphanumeric());
-            // Of the core, the types that are exported by name, and what is theirs.
-            let among = if is_core { 1 } else { usize::MAX };
-            let words: BTreeSet<&str> = words.by_ref().take(among).collect();
-            let named = |name: &String| words.contains(name.as_str());
-            if exported.iter().any(named) {
-                lines.insert(format!("{module}{item}"));
+        let in_blocking = source.starts_with(root().join("src/blocking"));
+        for (name, text) in public_items(&parsed(&source)) {
+            // The blocking types have the names of the async ones.
+            if in_blocking && blocking.contains(&name) {
+                lines.insert(format!("blocking {text}"));
+            } else if exported.contains(&name) {
+                lines.insert(text);
             }
         }
     }
-    let now: String = lines.iter().fold(String::new(), |mut text, line| {
-        let _ = writeln!(text, "{line}");
-        text
-    });
+    let now: String = lines.iter().map(|line| format!("{line}\n")).collect();
     if std::env::var_os("UPDATE_PUBLIC_API").is_some() {
         std::fs::write(root().join("tests/public-api.txt"), &now).expect("written");
     }
@@ -245,44 +253,50 @@ fn sources(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
+/// The public functions of a file, with what is written before each.
+#[derive(Default)]
+struct PublicFunctions(Vec<(Vec<Attribute>, Signature)>);
+
+impl PublicFunctions {
+    fn add(&mut self, visibility: &Visibility, attributes: &[Attribute], signature: &Signature) {
+        if is_public(visibility) {
+            self.0.push((attributes.to_vec(), signature.clone()));
+        }
+    }
+}
+
+impl<'a> Visit<'a> for PublicFunctions {
+    fn visit_item_fn(&mut self, of: &'a syn::ItemFn) {
+        self.add(&of.vis, &of.attrs, &of.sig);
+    }
+
+    fn visit_impl_item_fn(&mut self, of: &'a syn::ImplItemFn) {
+        self.add(&of.vis, &of.attrs, &of.sig);
+    }
+}
+
 #[test]
 fn every_public_function_is_documented_with_what_its_kind_needs() {
-    for source in sources("src", "rs") {
-        if is_hidden(&source) {
-            continue;
-        }
-        let text = read(&source);
-        let mut docs = String::new();
-        for line in text
-            .split("#[cfg(test)]\nmod tests")
-            .next()
-            .unwrap_or_default()
-            .lines()
-        {
-            let code = line.trim();
-            if let Some(doc) = code.strip_prefix("///") {
-                docs.push_str(doc);
-                docs.push('\n');
-            } else if code.starts_with("#[") || code.starts_with("//") {
-                // Attributes and comments stand between docs and item.
-            } else {
-                let public = code.starts_with("pub ") && code.contains("fn ");
-                if public {
-                    let has = |heading: &str| docs.contains(&format!("# {heading}\n"));
-                    // One line that leads to the async method, which has the rest.
-                    let forwards = source.starts_with(root().join("src/blocking"))
-                        && docs.contains("](crate::");
-                    assert!(
-                        forwards || has("Examples"),
-                        "{}: no example: {code}",
-                        source.display()
-                    );
-                    if code.contains("async fn") {
-                        assert!(has("Cancel safety"), "{}: {code}", source.display());
-                    }
-                }
-                docs.clear();
-            }
+    for source in sources("src", "rs").iter().filter(|path| !is_hidden(path)) {
+        let mut public = PublicFunctions::default();
+        public.visit_file(&parsed(source));
+        for (attributes, signature) in public.0 {
+            let place = format!("{}: {}", source.display(), signature.ident);
+            let docs: String = attributes
+                .iter()
+                .map(written)
+                .collect::<Vec<_>>()
+                .join("\n");
+            let has = |heading: &str| docs.lines().any(|line| line == format!("/// # {heading}"));
+            // One line that leads to the async method, which has the rest.
+            let forwards =
+                source.starts_with(root().join("src/blocking")) && docs.contains("](crate::");
+            assert!(forwards || has("Examples"), "{place} has no example");
+            let is_async = signature.asyncness.is_some();
+            assert!(
+                !is_async || has("Cancel safety"),
+                "{place}: what if it is dropped?"
+            );
         }
     }
 }
