@@ -35,21 +35,52 @@ use crate::error::Error;
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize),
-    serde(from = "files::Files", into = "files::Files")
+    serde(default, deny_unknown_fields)
 )]
 #[must_use = "settings do nothing until a builder has them"]
 pub struct Tls {
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "ca_file", skip_serializing_if = "is_no_file")
+    )]
     ca: Option<Pem>,
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "certificate_file", skip_serializing_if = "is_no_file")
+    )]
     certificate: Option<Pem>,
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "key_file", skip_serializing_if = "is_no_file")
+    )]
     key: Option<Pem>,
+    #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     server_name: Option<String>,
 }
 
-/// Where a certificate or a key is.
+/// Where a certificate or a key is. A configuration names files: what was given as bytes does not belong into one that
+/// is written.
 #[derive(Clone)]
+#[cfg_attr(
+    feature = "serde",
+    derive(serde::Serialize, serde::Deserialize),
+    serde(untagged, from = "PathBuf")
+)]
 enum Pem {
+    #[cfg_attr(feature = "serde", serde(skip))]
     Bytes(Arc<[u8]>),
     File(PathBuf),
+}
+
+impl From<PathBuf> for Pem {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+#[cfg(feature = "serde")]
+fn is_no_file(pem: &Option<Pem>) -> bool {
+    !matches!(pem, Some(Pem::File(_)))
 }
 
 impl Tls {
@@ -325,55 +356,5 @@ impl fmt::Debug for Tls {
             .field("key", key)
             .field("server_name", server_name)
             .finish()
-    }
-}
-
-#[cfg(feature = "serde")]
-mod files {
-    //! As a configuration has it: files. What was given as bytes does not belong into a file that is written.
-
-    use std::path::PathBuf;
-
-    use serde::{Deserialize, Serialize};
-
-    use super::{Pem, Tls};
-
-    #[derive(Default, Serialize, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    pub(super) struct Files {
-        #[serde(skip_serializing_if = "Option::is_none")]
-        ca_file: Option<PathBuf>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        certificate_file: Option<PathBuf>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        key_file: Option<PathBuf>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        server_name: Option<String>,
-    }
-
-    impl From<Files> for Tls {
-        fn from(files: Files) -> Self {
-            Self {
-                ca: files.ca_file.map(Pem::File),
-                certificate: files.certificate_file.map(Pem::File),
-                key: files.key_file.map(Pem::File),
-                server_name: files.server_name,
-            }
-        }
-    }
-
-    impl From<Tls> for Files {
-        fn from(tls: Tls) -> Self {
-            let file = |pem: Option<Pem>| match pem {
-                Some(Pem::File(path)) => Some(path),
-                Some(Pem::Bytes(_)) | None => None,
-            };
-            Self {
-                ca_file: file(tls.ca),
-                certificate_file: file(tls.certificate),
-                key_file: file(tls.key),
-                server_name: tls.server_name,
-            }
-        }
     }
 }
