@@ -367,8 +367,8 @@ async fn a_pair_costs_the_same_beside_50_000_held_locks_and_behind_100_000_names
     server.finish([client]).await;
 }
 
-/// The p99 of some times.
-fn p99(mut times: Vec<Duration>) -> (Duration, Duration) {
+/// The p50 and the p99 of some times.
+fn p50_and_p99(mut times: Vec<Duration>) -> (Duration, Duration) {
     times.sort();
     (times[times.len() / 2], times[times.len() * 99 / 100])
 }
@@ -391,7 +391,7 @@ async fn a_lock_that_is_deleted_is_usually_reported_within_five_milliseconds() {
         guard.lost().await;
         times.push(start.elapsed());
     }
-    let (p50, p99) = p99(times);
+    let (p50, p99) = p50_and_p99(times);
     println!("from DEL to lost(): p50 {p50:?}, p99 {p99:?}");
     // Beside four busy loops it waits for the processor.
     assert!(p50 < ms(5), "{p50:?}");
