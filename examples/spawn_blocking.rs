@@ -15,7 +15,7 @@ async fn main() -> Result<(), Error> {
     LockClient::scope(&url, async |client| {
         let archive = client.lock("archive");
         let pages = archive.run(async |held| {
-            // If the lock is lost, `run` ends at once; the thread does not: it has to look itself.
+            // If the lock is lost, `run` ends immediately; the thread does not: it has to look itself.
             let written = tokio::task::spawn_blocking(move || write_archive(&held));
             Ok::<_, Error>(written.await.expect("it does not panic"))
         });

@@ -334,7 +334,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// Waits for a turn among the calls of this kind. Thousands that are sent at once would all be
+    /// Waits for a turn among the calls of this kind. Thousands that are sent together would all be
     /// answered late; their timeouts then make more of them.
     pub(crate) async fn bulk(self, kind: BackgroundClass) -> Option<OwnedSemaphorePermit> {
         // Without a server nothing is sent.

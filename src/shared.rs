@@ -195,7 +195,7 @@ impl Tally {
         self.sum.lock().moves
     }
 
-    /// A release job runs for the first time. Thousands of them that are spawned at once keep the
+    /// A release job runs for the first time. Thousands of them that are spawned together keep the
     /// runtime busy before the first of their sends is answered.
     pub(crate) fn job_begins(&self) {
         self.sum.lock().moves += 1;

@@ -419,7 +419,7 @@ async fn a_slot_that_nobody_has_for_longer_is_tried_again() {
     nothing_is_left(&cluster, [client]).await;
 }
 
-/// Workers at a few locks, each with a counter that two of them inside at once would spoil.
+/// Workers at a few locks, each with a counter that two of them inside together would spoil.
 struct Load {
     /// Sections so far.
     sections: Arc<AtomicU64>,

@@ -93,7 +93,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
     let client = server.client().await;
     let lock = client.lock("a");
 
-    // Documented trap: both branches are polled by one task, so both are inside at once.
+    // Documented trap: both branches are polled by one task, so both are inside.
     let both = async || -> Result<(LockGuard, LockGuard), Error> {
         tokio::try_join!(lock.lock(), lock.lock())
     };
@@ -399,7 +399,7 @@ fn a_runtime_without_timers_or_without_sockets_is_refused() {
 }
 
 #[test]
-fn when_the_clients_runtime_is_gone_every_call_says_so_at_once() {
+fn when_the_clients_runtime_is_gone_every_call_fails_immediately() {
     let away = tokio::runtime::Runtime::new().expect("runtime");
     let home = tokio::runtime::Runtime::new().expect("runtime");
     let (server, client) = home.block_on(async {

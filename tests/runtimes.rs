@@ -23,7 +23,7 @@ fn client_on(home: &Runtime) -> (TestServer, LockClient) {
 }
 
 #[test]
-fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_told_at_once() {
+fn when_the_clients_runtime_ends_holders_and_waiters_elsewhere_are_notified_immediately() {
     let home = Runtime::new().expect("runtime");
     let away = Builder::new_multi_thread()
         .worker_threads(1)

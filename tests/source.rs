@@ -402,7 +402,8 @@ impl<'a> Visit<'a> for Lengths {
 }
 
 /// Phrases that are almost always slips, with what to write instead. CONTRIBUTING.md, "How we write", has the rules.
-const FORBIDDEN: [(&str, &str); 12] = [
+const FORBIDDEN: [(&str, &str); 13] = [
+    ("at once", "immediately, or together"),
     ("whoever", "the client, caller or waiter"),
     ("so many", "`n`, or this many"),
     ("once more", "again"),

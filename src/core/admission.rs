@@ -1,7 +1,7 @@
 //! Who may talk to Redis next, and what comes of an acquire.
 //!
 //! Invariant I4: the head of the queue contends only while no owner of this client holds the lock and
-//! no operation is under way that can still change that, attempts at once excepted: they do not begin
+//! no operation is under way that can still change that, immediate attempts excepted: they do not begin
 //! while callers of other owners queue. A re-entry never queues.
 
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl LockCore {
         let needs_no_queue = held || around != Around::Nothing;
         let stands_back = self.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(id, &waiter)
-            && (waiter.order == Order::AtOnce || stands_back.is_none());
+            && (waiter.order == Order::Immediate || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
             self.freed.remove(waiter.lane());
@@ -211,7 +211,7 @@ impl LockCore {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_behind(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
-                if waiter.order == Order::AtOnce {
+                if waiter.order == Order::Immediate {
                     return Ok(Admission::Busy);
                 }
                 // Among calls of one owner one may begin an operation and not be polled any more.
@@ -249,7 +249,7 @@ impl LockCore {
         let needs_no_queue = depth > 0 || around != Around::Nothing;
         let has_front = self.discipline.has_front();
         debug_assert!(
-            needs_no_queue || order == Order::AtOnce || !has_front || !self.is_blocked(lane),
+            needs_no_queue || order == Order::Immediate || !has_front || !self.is_blocked(lane),
             "I4: only the head contends, and only while no owner of this client is in its way"
         );
         self.ensure_face(now, owner, field);
@@ -406,7 +406,7 @@ impl LockCore {
         waiter.terms.reentrant && held.all(|own| own.tenure.reentrant)
     }
 
-    /// Whether an attempt at once of the owner of this waiter would be made now: the waiter is the first in the queue and
+    /// Whether an immediate attempt of the owner of this waiter would be made now: the waiter is the first in the queue and
     /// no owner holds the lock, or its own does. An attempt is also made to learn that the client is closed.
     pub fn has_turn(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
@@ -428,14 +428,14 @@ impl LockCore {
         self.is_under_way(permit.owner, permit.op)
     }
 
-    /// Of an owner that holds nothing. An attempt at once does not overtake the callers of other owners that queue.
+    /// Of an owner that holds nothing. An immediate attempt does not overtake the callers of other owners that queue.
     fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
         if !self.discipline.has_front() {
             return true;
         }
         match waiter.order {
             Order::Queued => self.goes_first(id, waiter.lane()),
-            Order::AtOnce => {
+            Order::Immediate => {
                 let head = self.queue.head(waiter.lane());
                 let head = head.and_then(|head| self.queue.get(head));
                 self.is_open(waiter.lane()) || head.is_none_or(|head| head.owner == waiter.owner)

@@ -4,8 +4,8 @@
 //! attempting is gone. While it waits for another process it has one at the instant when its wait is
 //! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
 //! then on, or has not applied the answer of its attempt, its call is not polled. It is passed over: the
-//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place. An attempt at
-//! once passes over a head in the same way, one with an attempt under way after two command timeouts.
+//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place. An immediate
+//! attempt passes over a head in the same way, one with an attempt under way after two command timeouts.
 //!
 //! Any other acquire under way is ended in the same way, a nested one too, if other calls or a release of
 //! its owner wait: it has a command timeout for its answer, and one more to apply it.

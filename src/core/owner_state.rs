@@ -120,7 +120,7 @@ impl OwnerState {
     }
 
     pub(super) fn blocks(&self) -> bool {
-        self.tenure.is_held() || !(self.op.is_idle() || self.op.is_attempt_at_once())
+        self.tenure.is_held() || !(self.op.is_idle() || self.op.is_immediate_attempt())
     }
 
     /// Until when there may be a lease of it at the server, unless nothing is held or under way.

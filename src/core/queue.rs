@@ -1,4 +1,4 @@
-//! The calls of this client that want one lock: first come, first served. An attempt at once does not wait.
+//! The calls of this client that want one lock: first come, first served. An immediate attempt does not wait.
 //!
 //! Nothing in here looks through all waiters. A waiter that may be able to go on is woken by its id.
 
@@ -13,7 +13,7 @@ use crate::small_map::{SmallMap, SmallSet};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
     /// One attempt, or none if callers of other owners queue.
-    AtOnce,
+    Immediate,
     Queued,
 }
 
@@ -324,7 +324,7 @@ impl Queue {
     /// Whether other calls of this owner than that one want the lock too.
     pub(super) fn has_others(&self, owner: OwnerKey, id: WaiterId) -> bool {
         // In one of these sets the call itself may be the first: there the next one counts.
-        let others = [None, Some(Order::AtOnce), Some(Order::Queued)].map(|behind| {
+        let others = [None, Some(Order::Immediate), Some(Order::Queued)].map(|behind| {
             let first = self.first_owned(Owned::first(owner, behind))?;
             let after = WaiterId(first.0 + u64::from(first == id));
             self.first_owned(Owned::new(owner, behind, after))
@@ -334,7 +334,7 @@ impl Queue {
 
     /// The first of those that wait for an operation of this owner.
     pub(super) fn first_behind(&self, owner: OwnerKey) -> Option<WaiterId> {
-        let behind = [Order::AtOnce, Order::Queued];
+        let behind = [Order::Immediate, Order::Queued];
         let firsts = behind.map(|order| self.first_owned(Owned::first(owner, Some(order))));
         firsts.into_iter().flatten().min()
     }

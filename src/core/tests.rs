@@ -74,7 +74,7 @@ impl Fixture {
     }
 
     pub(super) fn lock_with(&mut self, owner: OwnerKey, terms: Terms) -> HoldId {
-        let waiter = self.call_with(owner, Order::AtOnce, terms);
+        let waiter = self.call_with(owner, Order::Immediate, terms);
         let permit = self.permit(waiter);
         let sent_at = self.now;
         let hold = self
@@ -194,14 +194,14 @@ pub(super) struct Unlock {
 
 pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
 
-/// Two calls that queue and an attempt at once, behind an operation of their owner.
+/// Two calls that queue and an immediate attempt, behind an operation of their owner.
 #[test]
 fn a_call_that_has_to_queue_wakes_the_next_of_its_owner() {
     let mut fixture = Fixture::new();
     fixture.lock(B);
-    let busy = fixture.call(A, Order::AtOnce);
+    let busy = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(busy);
-    let calls = [Order::Queued, Order::Queued, Order::AtOnce];
+    let calls = [Order::Queued, Order::Queued, Order::Immediate];
     let [first, second, attempt] = calls.map(|order| {
         let waiter = fixture.call(A, order);
         let admission = fixture.admit(waiter);

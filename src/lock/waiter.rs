@@ -299,7 +299,7 @@ impl Wait {
 
     fn order(self) -> Order {
         match self {
-            Self::Never => Order::AtOnce,
+            Self::Never => Order::Immediate,
             Self::Until(_) | Self::Forever | Self::Standby => Order::Queued,
         }
     }

@@ -193,8 +193,8 @@ async fn wait(link: &Link, replicas: u32, until: Instant) -> Option<u32> {
     link.wait_for_replicas(replicas, left, limit(until)).await
 }
 
-/// Writes to each lock. One that is not held there any more, or whose slot is on its way, is answered at
-/// once; it says nothing about the others.
+/// Writes to each lock. One that is not held there any more, or whose slot is on its way, is answered
+/// immediately; it says nothing about the others.
 async fn write(questions: Vec<AckRequest>, limit: Limit) -> Vec<AckRequest> {
     let writing = |question| TouchSend::Sent(Box::pin(written(question, limit)));
     let mut all: Vec<_> = questions.into_iter().map(writing).collect();

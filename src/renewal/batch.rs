@@ -150,7 +150,7 @@ impl Drop for BatchItem {
 const BATCH_MAX: usize = 100;
 
 /// The holds that are still to be looked at because other servers have taken over, whether their renewal is due or
-/// not. Ten thousand at once would use up the time that each has for its answer before the first is sent, so they
+/// not. Ten thousand together would use up the time that each has for its answer before the first is sent, so they
 /// are looked at in parts.
 #[derive(Default)]
 pub(super) struct Recheck {

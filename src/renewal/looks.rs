@@ -15,7 +15,7 @@ use crate::entry::{Entry, Locks};
 use crate::redis::Changed;
 use crate::runtime::{event, sleep_until};
 
-/// What is still to be looked at, in the order of the reports. In each window a lock is looked at once, and no more holds
+/// What is still to be looked at, in the order of the reports. In each window one lock is read once, and no more holds
 /// than that window allows: what comes above it waits.
 #[derive(Default)]
 pub(super) struct Looks {
@@ -147,7 +147,7 @@ impl Looks {
     }
 }
 
-/// A lock is looked at once in this time.
+/// One lock is read once in this time.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// 2,000 a second.

@@ -62,7 +62,7 @@ impl System for Beside {
                 let counted = context.with_control(|control| control.number(&["GET", COUNTER]));
                 context.with_control(|control| control.run(&["DEL", COUNTER]));
                 let all: usize = both.iter().map(Vec::len).sum();
-                assert_eq!(counted, all as i64, "ours and Java's were in it at once");
+                assert_eq!(counted, all as i64, "ours and Java's were in it together");
             }
             let longer = took.max(jvm.took);
             vec![

@@ -98,7 +98,7 @@ impl Redisson {
             assert_eq!(
                 counted,
                 Some(all),
-                "two threads were in the section at once"
+                "two threads were in the section together"
             );
         }
         check(&times, self.tasks);

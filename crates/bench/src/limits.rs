@@ -152,7 +152,7 @@ impl Run<'_> {
         let cores = self.figure("spread64", OURS, sample::CORES)?;
         let ratio = |systems| self.ratio("spread64", systems, sample::PER_SECOND);
         Some(format!(
-            "**Many calls at once** (`spread64`). {} cores are in use, and a cycle costs {} µs of them; with the bare \
+            "**Many concurrent calls** (`spread64`). {} cores are in use, and a cycle costs {} µs of them; with the bare \
              client and the same socket settings {}, with fred's own {}, with redis-rs {}. The second and the third differ \
              in `TCP_NODELAY` alone: with it each command is a write of its own, because fred flushes after each script \
              call. The second reaches {} of the rate of the third, round by round, as a lock that cost nothing would; ours \

@@ -31,7 +31,7 @@ pub enum Timed {
     Wait,
 }
 
-/// A counter that loses additions if two tasks are in the section at once. Those that read see that it stays
+/// A counter that loses additions if two tasks are in the section together. Those that read see that it stays
 /// as it is.
 #[derive(Debug, Default)]
 pub struct Section {
@@ -147,7 +147,7 @@ pub async fn run<W: Worker>(
         let counted = section.counter.load(Ordering::Relaxed);
         assert_eq!(
             counted, alone as u64,
-            "two tasks were in the section at once"
+            "two tasks were in the section together"
         );
     }
     check(&times, workers.len());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    #[should_panic(expected = "two tasks were in the section at once")]
+    #[should_panic(expected = "two tasks were in the section together")]
     async fn a_lock_that_does_not_exclude_is_seen() {
         let amount = Amount::time(Duration::from_millis(20));
         let section = Some(Section::new(true, None));

@@ -255,7 +255,7 @@ impl Oracle {
                 continue;
             }
             let span = format!(
-                "sections {} and {} were inside at once for {:?}, from {} to {}",
+                "sections {} and {} were inside together for {:?}, from {} to {}",
                 first.id,
                 second.id,
                 until - from,

@@ -80,7 +80,7 @@ async fn lk11(fixture: Fixture) {
         holder.unlock(name).await.expect("held");
         assert!(!holder.is_locked(name).await && !other.is_locked(name).await);
     }
-    // Fifty at once, in as many slots, for longer than their leases.
+    // Fifty together, in as many slots, for longer than their leases.
     let names: Vec<_> = (0..50).map(|nth| format!("{name}:{nth}")).collect();
     for name in &names {
         holder.lock(name, None).await.expect("free");

@@ -8,8 +8,8 @@
 //! yet become *late*: each may be executed at any later moment, or never, until somebody kills the
 //! connection at the server.
 //!
-//! The public kit uses the same server without events (`direct.rs`): what is sent is executed at
-//! once, or waits for the server to be resumed, and nothing is late.
+//! The public kit uses the same server without events (`direct.rs`): what is sent is executed
+//! immediately, or waits for the server to be resumed, and nothing is late.
 
 mod clients;
 mod cluster;

@@ -158,9 +158,11 @@ impl Verb {
     fn terms(self, replicas: u32, is_reentrant: bool) -> (Order, Terms) {
         let limit = (self == Self::LockLimited).then_some(FIXED_LEASE);
         let (order, kind, lease) = match self {
-            Self::TryLock | Self::TryRead => {
-                (Order::AtOnce, LeaseKind::Watchdog, RULES.watchdog_timeout)
-            }
+            Self::TryLock | Self::TryRead => (
+                Order::Immediate,
+                LeaseKind::Watchdog,
+                RULES.watchdog_timeout,
+            ),
             Self::LockFixed | Self::ReadFixed => (Order::Queued, LeaseKind::Fixed, FIXED_LEASE),
             Self::LockLimited => (Order::Queued, LeaseKind::Watchdog, FIXED_LEASE),
             _ => (Order::Queued, LeaseKind::Watchdog, RULES.watchdog_timeout),

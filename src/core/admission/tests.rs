@@ -158,7 +158,7 @@ fn a_call_that_joins_does_not_wake_itself_but_whoever_can_go_on() {
 fn a_step_that_changes_nothing_wakes_nobody() {
     let mut fixture = Fixture::new();
     fixture.lock(A);
-    let waiter = fixture.call(A, Order::AtOnce);
+    let waiter = fixture.call(A, Order::Immediate);
     assert!(fixture.out.woken.is_empty());
     fixture.tick();
     fixture.step(|core, now, out| core.detach(now, A, crate::core::HoldId(99), out));
@@ -166,23 +166,23 @@ fn a_step_that_changes_nothing_wakes_nobody() {
 }
 
 #[test]
-fn an_attempt_at_once_does_not_overtake_other_owners() {
+fn an_immediate_attempt_does_not_overtake_other_owners() {
     let (mut fixture, head) = freed_before_its_head();
     assert!(fixture.out.woken.contains(&head));
-    let stranger = fixture.call(C, Order::AtOnce);
+    let stranger = fixture.call(C, Order::Immediate);
     assert_eq!(fixture.admit(stranger), Admission::Busy);
-    let of_the_head = fixture.call(B, Order::AtOnce);
+    let of_the_head = fixture.call(B, Order::Immediate);
     fixture.permit(of_the_head);
 }
 
 #[test]
-fn a_head_that_does_not_come_is_passed_over_by_attempts_at_once_too() {
+fn a_head_that_does_not_come_is_passed_over_by_immediate_attempts_too() {
     let (mut fixture, _) = freed_before_its_head();
-    let stranger = fixture.call(C, Order::AtOnce);
+    let stranger = fixture.call(C, Order::Immediate);
     assert_eq!(fixture.admit(stranger), Admission::Busy);
     fixture.step(|core, now, out| core.leave(now, stranger, out));
     fixture.now = fixture.now + RULES.command_timeout;
-    let stranger = fixture.call(C, Order::AtOnce);
+    let stranger = fixture.call(C, Order::Immediate);
     fixture.permit(stranger);
 }
 
@@ -192,11 +192,11 @@ fn so_is_a_head_that_does_not_read_the_answer_of_its_attempt() {
     let head = fixture.call(B, Order::Queued);
     fixture.permit(head);
     fixture.now = fixture.now + RULES.command_timeout;
-    let stranger = fixture.call(C, Order::AtOnce);
+    let stranger = fixture.call(C, Order::Immediate);
     assert_eq!(fixture.admit(stranger), Admission::Busy, "it may be polled");
     fixture.step(|core, now, out| core.leave(now, stranger, out));
     fixture.now = fixture.now + RULES.command_timeout;
-    let stranger = fixture.call(C, Order::AtOnce);
+    let stranger = fixture.call(C, Order::Immediate);
     fixture.permit(stranger);
     assert_eq!(fixture.out.jobs.len(), 1, "its attempt is undone");
 }
@@ -208,7 +208,7 @@ fn a_reentry_never_lets_anybody_go_first() {
     let other = fixture.call(B, Order::Queued);
     assert_eq!(fixture.queued(other), None);
     let inner = fixture.lock(A);
-    for order in [Order::AtOnce, Order::Queued] {
+    for order in [Order::Immediate, Order::Queued] {
         let waiter = fixture.call(A, order);
         let permit = fixture.permit(waiter);
         assert_eq!(permit.target, 3);
@@ -221,7 +221,7 @@ fn a_reentry_never_lets_anybody_go_first() {
 #[test]
 fn behind_its_own_operation_a_call_waits_for_a_command_timeout() {
     let mut fixture = Fixture::new();
-    let first = fixture.call(A, Order::AtOnce);
+    let first = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(first);
     let others = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
     for waiter in others {
@@ -238,9 +238,9 @@ fn behind_its_own_operation_a_call_waits_for_a_command_timeout() {
 }
 
 #[test]
-fn an_attempt_at_once_does_not_keep_the_head_from_attempting() {
+fn an_immediate_attempt_does_not_keep_the_head_from_attempting() {
     let mut fixture = Fixture::new();
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     fixture.permit(attempt);
     let head = fixture.call(B, Order::Queued);
     fixture.permit(head);
@@ -250,7 +250,7 @@ fn an_attempt_at_once_does_not_keep_the_head_from_attempting() {
 fn an_attempt_whose_outer_hold_was_dropped_does() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(A);
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
     fixture.step(|core, now, out| core.drop_hold(now, A, hold, out));
     let head = fixture.call(B, Order::Queued);
@@ -265,7 +265,7 @@ fn when_its_owner_gets_the_lock_a_sleeping_call_is_woken() {
     let mut fixture = Fixture::new();
     fixture.lock(B);
     let (attempting, asleep) = (
-        fixture.call(A, Order::AtOnce),
+        fixture.call(A, Order::Immediate),
         fixture.call(A, Order::Queued),
     );
     fixture.queued(asleep);
@@ -394,7 +394,7 @@ fn a_fixed_lease_is_looked_at_and_never_renewed() {
 #[test]
 fn totals_say_what_happened_and_how_often() {
     let mut fixture = Fixture::new();
-    let waiter = fixture.call_with(A, Order::AtOnce, TERMS);
+    let waiter = fixture.call_with(A, Order::Immediate, TERMS);
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
     let hold = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));

@@ -117,7 +117,7 @@ fn the_place_is_gone_with_each_answer_of_a_release_that_gives_it_up() {
 #[test]
 fn an_attempt_that_does_not_queue_up_leaves_no_place() {
     let mut fixture = Fixture::fair();
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
     assert!(!permit.queues_up);
     fixture.untaken(&permit, Untaken::Busy);
@@ -340,7 +340,7 @@ fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
     for outcome in [Untaken::Busy, Untaken::NotExecuted, Untaken::Unknown] {
         let mut fixture = Fixture::fair();
         let waiter = fixture.queued_up(A);
-        let attempt = fixture.call(A, Order::AtOnce);
+        let attempt = fixture.call(A, Order::Immediate);
         let permit = fixture.permit(attempt);
         fixture.leaves(waiter);
         assert!(fixture.out.jobs.is_empty());
@@ -353,11 +353,11 @@ fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
 
 /// It may have used the place: the call that queues asks again, and gives up what may be left if it does not.
 #[test]
-fn an_attempt_at_once_without_an_answer_may_have_left_the_place() {
+fn an_immediate_attempt_without_an_answer_may_have_left_the_place() {
     for asks in [true, false] {
         let mut fixture = Fixture::fair();
         let waiter = fixture.queued_up(A);
-        let attempt = fixture.call(A, Order::AtOnce);
+        let attempt = fixture.call(A, Order::Immediate);
         let permit = fixture.permit(attempt);
         fixture.untaken(&permit, Untaken::Unknown);
         let job = fixture.job();
@@ -382,7 +382,7 @@ fn an_attempt_at_once_without_an_answer_may_have_left_the_place() {
 fn an_owner_that_may_have_a_place_and_does_not_ask_gives_it_up() {
     let mut fixture = Fixture::fair();
     let unpolled = fixture.queued_up(A);
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
     fixture.untaken(&permit, Untaken::Unknown);
     let job = fixture.job();
@@ -403,7 +403,7 @@ fn a_loss_does_not_end_the_release_of_a_place() {
     };
     let mut fixture = Fixture::fair();
     let waiter = fixture.queued_up(A);
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
     fixture.leaves(waiter);
     lose(&mut fixture);
@@ -454,7 +454,7 @@ fn every_owner_attempts_and_none_lets_another_go_first() {
     fixture.queued_up(A);
     let waiter = fixture.call(B, Order::Queued);
     let beside = fixture.permit(waiter);
-    let attempt = fixture.call(C, Order::AtOnce);
+    let attempt = fixture.call(C, Order::Immediate);
     fixture.permit(attempt);
     fixture.untaken(&beside, Untaken::Busy);
     assert!(fixture.core.has_turn(waiter));
@@ -474,7 +474,7 @@ fn a_release_hands_nothing_over_and_wakes_no_other_owner() {
     assert!(!fixture.core.has_reason_to_retry(waiter));
 }
 
-/// Its place was used by an attempt at once of its owner, which has unlocked before the call could nest.
+/// Its place was used by an immediate attempt of its owner, which has unlocked before the call could nest.
 #[test]
 fn a_call_whose_place_was_used_attempts_again() {
     let mut fixture = Fixture::fair();

@@ -126,7 +126,7 @@ fn an_outer_hold_that_stays_is_not_handed_over() {
     assert_eq!(fixture.release_sent(A), 1);
 }
 
-/// Two sections at once: the one that keeps running after its limit, and the receiver's.
+/// Two sections together: the one that keeps running after its limit, and the receiver's.
 #[test]
 fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     let mut fixture = handing_over(HandOff::default());
@@ -155,7 +155,7 @@ fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
 #[test]
 fn what_undoes_an_attempt_hands_nothing_over() {
     let mut fixture = handing_over(HandOff::default());
-    let attempt = fixture.call(A, Order::AtOnce);
+    let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
     let unknown = Untaken::Unknown;
     fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));

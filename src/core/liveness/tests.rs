@@ -128,7 +128,7 @@ fn an_acquire_that_is_not_polled_is_undone_when_others_wait_for_its_end() {
     for is_nested in [true, false] {
         let mut fixture = Fixture::new();
         let outer = is_nested.then(|| fixture.lock(A));
-        let unpolled = fixture.call(A, Order::AtOnce);
+        let unpolled = fixture.call(A, Order::Immediate);
         let permit = fixture.permit(unpolled);
         let queued = fixture.call(B, Order::Queued);
         match is_nested {

@@ -7,7 +7,7 @@ use redisson_lock::LossReason;
 use super::Oracle;
 use super::values::{Ending, Release, Section, Takeover};
 
-/// Why two may have been inside at once.
+/// Why two may have been inside together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Allowed {
     /// One was informed of its loss.

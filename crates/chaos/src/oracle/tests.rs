@@ -132,7 +132,7 @@ fn a_planted_overlap_is_found_and_shown() {
     assert_eq!(played.counts(), (0, 1, 1));
     let shown = &played.oracle.violations()[0];
     assert!(shown.contains("a is inside (section 1)"), "{shown}");
-    assert!(shown.contains("inside at once for 10ms"), "{shown}");
+    assert!(shown.contains("inside together for 10ms"), "{shown}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Watches the command, the lock, the signals and the terminal at once, until nothing of the
+//! Watches the command, the lock, the signals and the terminal, until nothing of the
 //! command's group is left.
 
 use std::pin::pin;

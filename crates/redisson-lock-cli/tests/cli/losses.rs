@@ -36,7 +36,7 @@ fn forced(fixture: &Fixture) {
 }
 
 #[test]
-fn every_loss_ends_the_command_and_its_children_at_once() {
+fn every_loss_ends_the_command_and_its_children_immediately() {
     let losses: [(Loss, &str); 4] = [
         (delete, "its key is gone"),
         (forced, "its key is gone"),

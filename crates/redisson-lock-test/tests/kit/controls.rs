@@ -34,7 +34,7 @@ fn a_lost_reply_costs_a_connection_and_no_hold() {
 }
 
 #[test]
-fn a_script_whose_reply_is_lost_is_executed_at_once() {
+fn a_script_whose_reply_is_lost_is_executed_immediately() {
     everywhere(|fake| async move {
         let client = quick(&fake).await;
         fake.lose_reply();
@@ -262,7 +262,7 @@ fn the_holder_is_shown_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_lease_passes_at_once() {
+async fn a_fixed_lease_passes_immediately() {
     let fake = FakeRedis::start();
     let client = fake.client().await;
     let real = std::time::Instant::now();

@@ -10,7 +10,7 @@ const WITHOUT_HOLD: &[R] = &[
     R::Nothing,
     R::Waits,
     R::Acquire,
-    R::AtOnce,
+    R::Immediate,
     R::Inside,
     R::Receives,
     R::ReceivesThenRelease,
@@ -52,7 +52,7 @@ const CANNOT_BE: &[Unreached] = &[
         "the giver sends it, and its call asks before it takes the lock",
     ),
     (
-        &[R::Acquire, R::AtOnce, R::Inside],
+        &[R::Acquire, R::Immediate, R::Inside],
         &[I::OuterGone],
         "there is no outer hold",
     ),
@@ -63,10 +63,10 @@ const CANNOT_BE: &[Unreached] = &[
             R::Held,
             R::Lost,
             R::Acquire,
-            R::AtOnce,
+            R::Immediate,
             R::Inside,
             R::Nested,
-            R::NestedAtOnce,
+            R::NestedImmediate,
             R::NestedThenRelease,
             R::Alone,
             R::AloneThenRelease,
@@ -104,7 +104,7 @@ const CANNOT_BE: &[Unreached] = &[
     (
         &[
             R::Acquire,
-            R::AtOnce,
+            R::Immediate,
             R::Inside,
             R::Receives,
             R::ReceivesThenRelease,
@@ -183,7 +183,7 @@ const CANNOT_BE: &[Unreached] = &[
         &[
             R::Held,
             R::Nested,
-            R::NestedAtOnce,
+            R::NestedImmediate,
             R::NestedThenRelease,
             R::Release,
         ],
@@ -219,12 +219,12 @@ const CANNOT_BE: &[Unreached] = &[
         &[
             R::Held,
             R::Nested,
-            R::NestedAtOnce,
+            R::NestedImmediate,
             R::NestedThenRelease,
             R::Release,
         ],
         &[I::ClaimLost],
-        "holds that wait for a claim are lost all at once",
+        "holds that wait for a claim are all lost together",
     ),
     (
         &[R::Nothing],

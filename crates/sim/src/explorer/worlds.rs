@@ -106,7 +106,7 @@ fn beside_each_other() -> Vec<World> {
             NOTHING.cancels(1).losses(1),
         ),
         world(
-            "attempts at once",
+            "immediate attempts",
             &[(1, section), (2, &[TryLock, Drop])],
             NOTHING,
         ),

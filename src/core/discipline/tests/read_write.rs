@@ -331,12 +331,12 @@ fn an_attempt_to_read_lets_no_writer_go_first() {
     fixture.lock(A_READS);
     let writer = fixture.call(B_WRITES, Order::Queued);
     assert!(fixture.waits_its_turn(writer));
-    let attempt = fixture.call(C_READS, Order::AtOnce);
+    let attempt = fixture.call(C_READS, Order::Immediate);
     fixture.permit(attempt);
     // One to write does.
     let attempt = fixture.call(
         write(OwnerKey::only(crate::core::ThreadId(4))),
-        Order::AtOnce,
+        Order::Immediate,
     );
     assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
 }
@@ -346,10 +346,10 @@ fn an_attempt_to_read_lets_readers_go_first_until_one_is_in() {
     let mut fixture = Fixture::read_write();
     let reader = fixture.call(A_READS, Order::Queued);
     let permit = fixture.permit(reader);
-    let attempt = fixture.call(B_READS, Order::AtOnce);
+    let attempt = fixture.call(B_READS, Order::Immediate);
     assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
     fixture.is_taken(&permit).expect("wanted");
-    let attempt = fixture.call(B_READS, Order::AtOnce);
+    let attempt = fixture.call(B_READS, Order::Immediate);
     fixture.permit(attempt);
 }
 

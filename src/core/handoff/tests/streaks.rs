@@ -89,7 +89,7 @@ fn passes_in_a_row_are_bounded_by_their_time() {
 #[test]
 fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     let (mut fixture, hold, _) = passed_to_b(ONCE);
-    let attempt = fixture.call(C, Order::AtOnce);
+    let attempt = fixture.call(C, Order::Immediate);
     let permit = fixture.permit(attempt);
     let unknown = Untaken::Unknown;
     fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));

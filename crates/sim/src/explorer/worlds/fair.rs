@@ -48,12 +48,12 @@ fn beside_each_other() -> Vec<World> {
             NOTHING.cancels(1),
         ),
         world(
-            "fair: an attempt at once of an owner that waits",
+            "fair: an immediate attempt of an owner that waits",
             &[(1, &[Lock]), (2, &[Lock]), (2, &[TryLock, Drop])],
             NOTHING,
         ),
         world(
-            "fair: an attempt at once of an owner that waits, with cancelled calls",
+            "fair: an immediate attempt of an owner that waits, with cancelled calls",
             &[(1, &[Lock]), (2, &[Lock]), (2, &[TryLock])],
             NOTHING.cancels(2),
         ),

@@ -1,4 +1,4 @@
-//! Calls of every kind, each beside what it can meet: limits, attempts at once, detached holds,
+//! Calls of every kind, each beside what it can meet: limits, immediate attempts, detached holds,
 //! waiting calls that give up, refusals, and the end of the client.
 
 use super::super::Verb::{
@@ -23,7 +23,7 @@ pub(super) fn kinds() -> Vec<World> {
     .concat()
 }
 
-/// Calls of one owner beside each other, of which one attempts at once.
+/// Calls of one owner beside each other, of which one attempts immediately.
 fn of_one_owner() -> Vec<World> {
     vec![
         world(
@@ -32,7 +32,7 @@ fn of_one_owner() -> Vec<World> {
             NOTHING.losses(1).wipes(1),
         ),
         world(
-            "a nested attempt at once",
+            "a nested immediate attempt",
             &[(1, &[LockFixed, TryLock, Drop])],
             NOTHING.losses(1).cancels(1).ticks(1),
         ),
@@ -161,7 +161,7 @@ fn pairs() -> Vec<World> {
 fn pairs_at_the_end() -> Vec<World> {
     vec![
         world(
-            "attempts at once of one owner",
+            "immediate attempts of one owner",
             &[(1, &[Lock, TryLock, Drop, Unlock]), (1, &[TryLock])],
             NOTHING.closes(3).forces(1),
         ),

@@ -44,7 +44,7 @@ fn plain() -> Vec<World> {
             NOTHING.cancels(1),
         ),
         world(
-            "attempts at once, longer",
+            "immediate attempts, longer",
             &[(1, SECTION), (2, &[TryLock, Drop]), (3, SECTION)],
             NOTHING,
         ),
@@ -90,7 +90,7 @@ fn longer() -> Vec<World> {
             NOTHING.ticks(3),
         ),
         world(
-            "attempts at once in time, longer",
+            "immediate attempts in time, longer",
             &[(1, SECTION), (2, &[TryLock, Unlock])],
             NOTHING.ticks(2),
         ),
@@ -122,12 +122,12 @@ fn kinds() -> Vec<World> {
             NOTHING.losses(1).wipes(1),
         ),
         world(
-            "an attempt at once beside a queued call",
+            "an immediate attempt beside a queued call",
             &[(1, SECTION), (1, &[TryLock, Drop]), (2, SECTION)],
             NOTHING,
         ),
         world(
-            "a nested attempt at once, longer",
+            "a nested immediate attempt, longer",
             &[(1, &[LockFixed, TryLock, Drop, Unlock])],
             NOTHING.losses(1).cancels(1).ticks(1),
         ),
@@ -197,7 +197,7 @@ fn ended() -> Vec<World> {
             NOTHING.wipes(1),
         ),
         world(
-            "attempts at once of one owner, longer",
+            "immediate attempts of one owner, longer",
             &[(1, &[Lock, TryLock, Drop, Unlock]), (1, &[TryLock, Drop])],
             NOTHING.closes(3).forces(1),
         ),
@@ -268,7 +268,7 @@ fn handed_over() -> Vec<World> {
             NOTHING.closes(4).losses(1),
         ),
         world(
-            "handed over beside an attempt at once",
+            "handed over beside an immediate attempt",
             &[(1, SECTION), (2, &[Lock]), (4, &[TryLock])],
             NOTHING.cancels(1),
         ),

@@ -43,7 +43,7 @@ fn beside_each_other() -> Vec<World> {
             NOTHING,
         ),
         world(
-            "read-write: attempts at once",
+            "read-write: immediate attempts",
             &[(1, WRITES), (2, &[TryRead, Drop]), (3, &[TryLock])],
             NOTHING,
         ),
@@ -74,7 +74,7 @@ fn of_one_owner() -> Vec<World> {
             NOTHING.losses(1).cancels(1),
         ),
         world(
-            "read-write: branches that attempt at once",
+            "read-write: branches that attempt immediately",
             &[(1, &[TryLock, Drop]), (1, &[TryRead, Drop])],
             NOTHING.losses(1),
         ),

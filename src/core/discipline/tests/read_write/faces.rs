@@ -37,7 +37,7 @@ fn a_second_read_of_an_owner_nests() {
 fn an_owner_that_reads_may_not_write_and_nothing_is_sent() {
     let mut fixture = Fixture::read_write();
     let hold = fixture.lock(A_READS);
-    for order in [Order::Queued, Order::AtOnce] {
+    for order in [Order::Queued, Order::Immediate] {
         let waiter = fixture.call(A_WRITES, order);
         assert_eq!(fixture.asks(waiter), Err(Rejected::OwnRead));
         fixture.leaves(waiter);
