@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redisson_lock::LockClient;
+use redisson_lock::{LockClient, LockClientBuilder};
 use test_support::{Control, TestServer, ms, stalls, tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+
+#[cfg(feature = "tls-rustls")]
+#[path = "tls/certificates.rs"]
+mod certificates;
 
 /// What becomes of the replies on a connection, once this many of their bytes have passed.
 #[derive(Debug, Clone, Copy)]
@@ -152,10 +156,27 @@ async fn hurt(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, harm: Harm, plan:
     }
 }
 
+/// To whom the peer passes everything on, and how a client connects to it.
+struct Route {
+    server: u16,
+    scheme: &'static str,
+    builder: LockClientBuilder,
+}
+
+impl Route {
+    fn plain(server: u16) -> Self {
+        Self {
+            server,
+            scheme: "redis",
+            builder: LockClient::builder(),
+        }
+    }
+}
+
 /// Connects, takes a lock and releases it over a peer. What was said is what the server has. Returns how many bytes of a
 /// line that does not end were taken.
-async fn works_or_fails(control: &mut Control, server: u16, at: At, harm: Harm) -> usize {
-    let peer = Peer::start(server, at, harm).await;
+async fn works_or_fails(control: &mut Control, route: &Route, at: At, harm: Harm) -> usize {
+    let peer = Peer::start(route.server, at, harm).await;
     let (start, plan) = (Instant::now(), Arc::clone(&peer.plan));
     let taken = || plan.taken.load(Ordering::SeqCst);
     let in_time = |start: Instant, what: &str| {
@@ -163,11 +184,9 @@ async fn works_or_fails(control: &mut Control, server: u16, at: At, harm: Harm) 
         let most = TIMEOUT * 2 + ms(500);
         assert!(took < most, "{what} took {took:?}: {harm:?} at {at:?}");
     };
-    let url = format!("redis://127.0.0.1:{}", peer.port);
-    let connected = LockClient::builder()
-        .command_timeout(TIMEOUT)
-        .connect(&url)
-        .await;
+    let url = format!("{}://127.0.0.1:{}", route.scheme, peer.port);
+    let builder = route.builder.clone().command_timeout(TIMEOUT);
+    let connected = builder.connect(&url).await;
     in_time(start, "connecting");
     let Ok(client) = connected else {
         return taken();
@@ -204,16 +223,16 @@ fn places(step: usize, from: usize) -> impl Iterator<Item = At> {
 #[tokio::test]
 async fn a_connection_may_end_at_every_byte() {
     let server = TestServer::new();
-    let mut control = server.control();
+    let (mut control, route) = (server.control(), Route::plain(server.port));
     for at in places(1, 0) {
-        works_or_fails(&mut control, server.port, at, Harm::Cut).await;
+        works_or_fails(&mut control, &route, at, Harm::Cut).await;
     }
 }
 
 #[tokio::test]
 async fn what_no_server_sends_ends_the_connection_and_nothing_else() {
     let server = TestServer::new();
-    let mut control = server.control();
+    let (mut control, route) = (server.control(), Route::plain(server.port));
     let harms = [
         Harm::Deep,
         Harm::Drips,
@@ -226,7 +245,7 @@ async fn what_no_server_sends_ends_the_connection_and_nothing_else() {
     ];
     for (nth, harm) in harms.into_iter().enumerate() {
         for at in places(harms.len() * 3, nth) {
-            works_or_fails(&mut control, server.port, at, harm).await;
+            works_or_fails(&mut control, &route, at, harm).await;
         }
     }
 }
@@ -234,21 +253,89 @@ async fn what_no_server_sends_ends_the_connection_and_nothing_else() {
 #[tokio::test]
 async fn silence_at_any_byte_costs_no_call_more_than_its_time() {
     let server = TestServer::new();
-    let mut control = server.control();
+    let (mut control, route) = (server.control(), Route::plain(server.port));
     for at in places(41, 0) {
-        works_or_fails(&mut control, server.port, at, Harm::HalfOpen).await;
+        works_or_fails(&mut control, &route, at, Harm::HalfOpen).await;
     }
 }
 
 #[tokio::test]
 async fn a_line_that_does_not_end_does_not_fill_the_memory() {
     let server = TestServer::new();
-    let mut control = server.control();
+    let (mut control, route) = (server.control(), Route::plain(server.port));
     let at = At::Connected(0);
-    let taken = works_or_fails(&mut control, server.port, at, Harm::Endless).await;
+    let taken = works_or_fails(&mut control, &route, at, Harm::Endless).await;
     assert!(taken > 1 << 20, "it was in the way: {taken} bytes");
     // What the sockets keep comes on top.
     assert!(taken < 80 << 20, "{taken} bytes");
+}
+
+/// The same peer between a client and a server that speak TLS: it can read nothing, and harm all the same.
+#[cfg(feature = "tls-rustls")]
+mod by_tls {
+    use redisson_lock::Tls;
+    use test_support::{Server, tokio};
+
+    use super::certificates::{Folder, NOW, server_for};
+    use super::*;
+
+    fn server() -> (Server, Route, Folder) {
+        let (server, authority, folder) = server_for(&["127.0.0.1"], NOW);
+        let tls = Tls::new().ca(authority.pem());
+        let route = Route {
+            server: server.tls_port.expect("started with one"),
+            scheme: "rediss",
+            builder: LockClient::builder().tls(tls),
+        };
+        (server, route, folder)
+    }
+
+    fn places(step: usize) -> impl Iterator<Item = At> {
+        let connecting = (0..CONNECTING).step_by(step).map(At::Byte);
+        connecting.chain((0..CONNECTED).step_by(step / 4 + 1).map(At::Connected))
+    }
+
+    #[tokio::test]
+    async fn a_connection_may_end_at_any_byte() {
+        let (server, route, _folder) = server();
+        let mut control = server.control();
+        for at in places(5) {
+            works_or_fails(&mut control, &route, at, Harm::Cut).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_not_encrypted_for_the_client_ends_the_connection_and_nothing_else() {
+        let (server, route, _folder) = server();
+        let mut control = server.control();
+        // A message, an alert that it is over, and a record that nobody can decrypt.
+        let harms = [
+            Harm::Inserted(b":1\r\n"),
+            Harm::Inserted(b"\x15\x03\x03\x00\x02\x01\x00"),
+            Harm::Inserted(b"\x17\x03\x03\x00\x18aaaaaaaaaaaaaaaaaaaaaaaa"),
+            Harm::Drips,
+        ];
+        for harm in harms {
+            for at in places(61) {
+                works_or_fails(&mut control, &route, at, harm).await;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn silence_at_any_byte_costs_no_call_more_than_its_time() {
+        let (server, route, _folder) = server();
+        let mut control = server.control();
+        for at in places(97) {
+            works_or_fails(&mut control, &route, at, Harm::HalfOpen).await;
+        }
+    }
+
+    /// About as many bytes as a server sends while a client connects.
+    const CONNECTING: usize = 2_250;
+
+    /// As many as it sends for an attempt and a release.
+    const CONNECTED: usize = 190;
 }
 
 const TIMEOUT: Duration = Duration::from_millis(400);

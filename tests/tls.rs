@@ -1,108 +1,17 @@
 //! The feature `tls-rustls` on real servers: whom a client trusts, as whom it comes, and what it says when that fails.
 
 use std::error::Error as _;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use redisson_lock::{Error, LockClient, LockClientBuilder, Tls};
 use serde_json::json;
 use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms, test, tokio};
 
-/// A certificate with its key, in PEM.
-struct Issued {
-    certificate: String,
-    key: String,
-}
+#[path = "tls/certificates.rs"]
+mod certificates;
 
-/// Who signs certificates.
-struct Authority(CertifiedIssuer<'static, KeyPair>);
-
-/// From one year up to another one.
-type Years = [i32; 2];
-const NOW: Years = [2020, 2100];
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(DnType::CommonName, name);
-        let key = KeyPair::generate().expect("a key");
-        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate"))
-    }
-
-    fn pem(&self) -> String {
-        self.0.pem()
-    }
-
-    /// A certificate for these hosts, IP addresses included.
-    fn issue(&self, hosts: &[&str], valid: Years) -> Issued {
-        let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).expect("hosts");
-        let [from, to] = valid.map(|year| rcgen::date_time_ymd(year, 1, 1));
-        (params.not_before, params.not_after) = (from, to);
-        let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        Issued {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        }
-    }
-}
-
-/// Files of a test, gone with it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (process, nth) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(format!("redisson-lock-tls-{process}-{nth}"));
-        std::fs::create_dir_all(&folder).expect("a temporary folder");
-        Self(folder)
-    }
-
-    fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
-        std::fs::write(&path, text).expect("written");
-        path.into_os_string().into_string().expect("text")
-    }
-
-    /// The settings of a server with this certificate, that lets everybody in.
-    fn settings(&self, authority: &Authority, server: &Issued) -> Vec<String> {
-        [
-            (
-                "--tls-cert-file",
-                self.write("server.pem", &server.certificate),
-            ),
-            ("--tls-key-file", self.write("server.key", &server.key)),
-            ("--tls-ca-cert-file", self.write("ca.pem", &authority.pem())),
-            ("--tls-auth-clients", "no".to_owned()),
-        ]
-        .into_iter()
-        .flat_map(|(name, value)| [name.to_owned(), value])
-        .collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn words(settings: &[String]) -> Vec<&str> {
-    settings.iter().map(String::as_str).collect()
-}
-
-/// A server with a certificate for these hosts, its authority, and its files.
-fn server_for(hosts: &[&str], valid: Years) -> (Server, Authority, Folder) {
-    let (authority, folder) = (Authority::new("shop"), Folder::new());
-    let settings = folder.settings(&authority, &authority.issue(hosts, valid));
-    let server = Server::start_with_tls(&words(&settings));
-    (server, authority, folder)
-}
+use certificates::{Authority, Folder, Issued, NOW, server_for, words};
 
 fn address(host: &str, server: &Server) -> String {
     format!(
