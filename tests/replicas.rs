@@ -644,10 +644,17 @@ async fn a_call_that_cannot_ask_replicas_leaves_the_lock_to_others() {
     let synced = lock.sync_replicas(1, ms(100));
     let refused = synced.try_lock().await.expect_err("nobody can be asked");
     assert!(refused.is_retryable(), "{refused:?}");
-    for _ in 0..2 {
-        let given_up = tokio::time::timeout(ms(50), synced.lock()).await;
+    let others = client.lock("stock").owned_by(&client.owner());
+    for free in [&lock, &others, &lock] {
+        // In this order: the attempt begins while the connection is opened.
+        let (given_up, taken) = tokio::join!(
+            tokio::time::timeout(ms(50), synced.lock()),
+            others.try_lock()
+        );
         assert!(given_up.is_err(), "it waits for the connection");
-        let guard = lock.try_lock().await.expect("answered").expect("free");
+        let guard = taken.expect("answered").expect("nobody queues");
+        guard.unlock().await.expect("held");
+        let guard = free.try_lock().await.expect("answered").expect("free");
         guard.unlock().await.expect("held");
     }
     control.run(&["CONFIG", "SET", "maxclients", "10000"]);

@@ -158,15 +158,11 @@ struct AcquireContext {
 }
 
 impl AcquireContext {
-    /// What the call may do next.
-    async fn next(
-        &mut self,
-        waiter: &mut Waiter,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Next>, Error> {
+    /// Before an attempt, and before a wait that may end with the lock.
+    async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
         match &mut self.confirming {
-            None => waiter.next(deadline).await,
-            Some(confirming) => Box::pin(confirming.next(waiter, deadline)).await,
+            None => Ok(()),
+            Some(confirming) => Box::pin(confirming.prepare(entry)).await,
         }
     }
 
@@ -189,13 +185,18 @@ async fn acquire(
     waiter: &mut Option<Waiter>,
 ) -> Result<TryLock<Taken>, Error> {
     let shared = entry.shared();
+    // Before it queues: as the first in the queue it would keep others from the lock while a connection is opened.
+    context.prepare(entry).await?;
     // Dropped after this future, and so after the permit of an attempt: first the core hears that the attempt's
     // outcome is unknown, then that the call has left the queue.
     let waiter = waiter.get_or_insert_with(|| Waiter::new(entry, (owner, face), *terms, wait));
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
-        let permit = match context.next(waiter, wait.deadline()).await? {
+        let permit = match match &mut context.confirming {
+            None => waiter.next(wait.deadline()).await?,
+            Some(confirming) => Box::pin(confirming.next(waiter, wait.deadline())).await?,
+        } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
@@ -397,9 +398,7 @@ impl AcquirePermit {
         context: &mut AcquireContext,
     ) -> Result<Attempt, Error> {
         let entry = Arc::clone(&self.entry);
-        if let Some(confirming) = &mut context.confirming {
-            Box::pin(confirming.prepare(&entry)).await?;
-        }
+        context.prepare(&entry).await?;
         let shared = entry.shared();
         self.log_re_entry(owner);
         let mut strays = 0;
