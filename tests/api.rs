@@ -157,6 +157,13 @@ fn public_items(file: &syn::File) -> Vec<(String, String)> {
                     add(name.to_owned(), format!("{owner}: pub {text}"));
                 }
             }
+            Item::Trait(of) if is_public(&of.vis) => {
+                add(of.ident.to_string(), format!("pub trait {}", of.ident));
+            }
+            Item::Const(of) if is_public(&of.vis) => {
+                let text = format!("pub const {}: {}", of.ident, written(&of.ty));
+                add(of.ident.to_string(), text);
+            }
             _ => {}
         }
     }
@@ -295,7 +302,7 @@ fn every_public_function_is_documented_with_what_its_kind_needs() {
             let is_async = signature.asyncness.is_some();
             assert!(
                 !is_async || has("Cancel safety"),
-                "{place}: what if it is dropped?"
+                "{place} has no `# Cancel safety`"
             );
         }
     }
