@@ -1,4 +1,4 @@
-//! The kinds of locks, as data: a row for each. Besides, its scripts are listed in `script.rs`, their channel in
+//! The kinds of locks, as data: a row for each. Besides, its scripts are listed in `script/files.rs`, their channel in
 //! `script/args.rs`, and its commands in `redis/permissions.rs`. Its name is read in `error/`, which lies above.
 
 use std::fmt;

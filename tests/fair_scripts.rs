@@ -928,7 +928,7 @@ fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
     }
 }
 
-/// Lua passes only some thousand values in one call to a command.
+/// Lua passes only a few thousand values to a command in one call.
 #[test]
 fn the_places_of_a_queue_of_any_length_end_earlier() {
     const OWNERS: usize = 1_500;

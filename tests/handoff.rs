@@ -236,7 +236,7 @@ async fn a_section_that_runs_on_behind_its_limit_keeps_the_lock() {
         eventually("one of two is left", ms(2_000), || control.count("a") == 1).await;
         inner.unlock().await.expect("held");
         let inside = tokio::time::timeout(ms(200), &mut waiter.inside).await;
-        assert!(inside.is_err(), "two sections together");
+        assert!(inside.is_err(), "two concurrent sections");
         assert_eq!(control.hash("a"), field.replace(" 2", " 1"));
         drop(outer);
         waiter.gets_it().await;

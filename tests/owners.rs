@@ -93,7 +93,7 @@ async fn scoped_join_branches_exclude_each_other_and_unscoped_ones_re_enter() {
     let client = server.client().await;
     let lock = client.lock("a");
 
-    // Documented trap: both branches are polled by one task, so both are inside.
+    // Documented trap: both branches are polled by one task, so both are inside at the same time.
     let both = async || -> Result<(LockGuard, LockGuard), Error> {
         tokio::try_join!(lock.lock(), lock.lock())
     };

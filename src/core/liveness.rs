@@ -115,11 +115,16 @@ impl LockCore {
         }
     }
 
-    /// The head of a lane has a reason to go on. `at_once`: whatever it waits for.
-    pub(super) fn begin_turn(&mut self, now: Time, (lane, head): (Lane, WaiterId), at_once: bool) {
+    /// The head of a lane has a reason to go on. `ends_wait`: before the instant until which it waits.
+    pub(super) fn begin_turn(
+        &mut self,
+        now: Time,
+        (lane, head): (Lane, WaiterId),
+        ends_wait: bool,
+    ) {
         let (since, turn) = (Some(now), self.turn(lane));
         self.set_turn(lane, Turn { since, ..turn });
-        if at_once {
+        if ends_wait {
             self.queue.set_waits_until(head, None);
         }
     }

@@ -15,8 +15,8 @@ use crate::entry::{Entry, Locks};
 use crate::redis::Changed;
 use crate::runtime::{event, sleep_until};
 
-/// What is still to be looked at, in the order of the reports. In each window one lock is read once, and no more holds
-/// than that window allows: what comes above it waits.
+/// What is still to be looked at, in the order of the reports. In each window a lock is read at most once, and no more
+/// holds than the window allows: what comes above it waits.
 #[derive(Default)]
 pub(super) struct Looks {
     waiting: VecDeque<Waiting>,
@@ -147,7 +147,7 @@ impl Looks {
     }
 }
 
-/// One lock is read once in this time.
+/// No lock is read twice in this time.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// 2,000 a second.

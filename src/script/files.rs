@@ -23,8 +23,8 @@ macro_rules! scripts {
     };
 }
 
-// Those that change the queue of a fair lock begin with `queue.lua`. A guarded write has, before what is then done, how
-// the `look.lua` of its kind finds out whether the lock is held.
+// Those that change the queue of a fair lock begin with `queue.lua`. A guarded write begins with the `look.lua` of its
+// kind, as a function.
 scripts! {
     ACQUIRE = "acquire": lua!("acquire");
     RELEASE = "release": lua!("release");

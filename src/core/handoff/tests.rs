@@ -126,7 +126,7 @@ fn an_outer_hold_that_stays_is_not_handed_over() {
     assert_eq!(fixture.release_sent(A), 1);
 }
 
-/// Two sections together: the one that keeps running after its limit, and the receiver's.
+/// Two concurrent sections: the one that keeps running after its limit, and the receiver's.
 #[test]
 fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     let mut fixture = handing_over(HandOff::default());

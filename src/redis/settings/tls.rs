@@ -58,8 +58,7 @@ pub struct Tls {
     server_name: Option<String>,
 }
 
-/// Where a certificate or a key is. A configuration names files: what was given as bytes does not belong into one that
-/// is written.
+/// Where a certificate or a key is. A configuration names files; PEM that was given as bytes is not serialized.
 #[derive(Clone)]
 #[cfg_attr(
     feature = "serde",
@@ -72,6 +71,7 @@ enum Pem {
     File(PathBuf),
 }
 
+#[cfg(feature = "serde")]
 impl From<PathBuf> for Pem {
     fn from(path: PathBuf) -> Self {
         Self::File(path)

@@ -78,7 +78,7 @@ impl State {
         };
         let together = |owner| owners.iter().all(|other| beside(owner, other));
         let all_together = owners.iter().all(together);
-        (!all_together).then(|| format!("{owners:?} hold together"))
+        (!all_together).then(|| format!("{owners:?} hold at the same time"))
     }
 
     /// Until when the server has the hold of an owner.
