@@ -158,7 +158,7 @@ async fn hurt(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, harm: Harm, plan:
     }
 }
 
-/// The server behind the peer, and how a client connects.
+/// The server that the peer leads to, and how a client connects.
 struct Route {
     server: u16,
     scheme: &'static str,
