@@ -12,10 +12,10 @@ macro_rules! lua {
 }
 
 macro_rules! scripts {
-    ($($const:ident = $name:literal: $($part:expr),+;)*) => {
+    ($($const:ident = $name:literal $(after $($before:expr),+)?;)*) => {
         $(pub(super) static $const: Script = Script {
             name: $name,
-            source: concat!($($part),+),
+            source: concat!($($($before,)+)? lua!($name)),
             sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
         };)*
         #[cfg(test)]
@@ -26,38 +26,38 @@ macro_rules! scripts {
 // Those that change the queue of a fair lock begin with `queue.lua`. A guarded write begins with the `look.lua` of its
 // kind, as a function.
 scripts! {
-    ACQUIRE = "acquire": lua!("acquire");
-    RELEASE = "release": lua!("release");
-    PASS = "pass": lua!("pass");
-    RENEW = "renew": lua!("renew");
-    FORCE_UNLOCK = "force_unlock": lua!("force_unlock");
-    INSPECT = "inspect": lua!("inspect");
-    TOUCH = "touch": lua!("touch");
-    FENCED_ACQUIRE = "fenced/acquire": lua!("fenced/acquire");
-    FENCED_PASS = "fenced/pass": lua!("fenced/pass");
-    FENCED_INSPECT = "fenced/inspect": lua!("fenced/inspect");
-    STRING_ACQUIRE = "string/acquire": lua!("string/acquire");
-    STRING_RELEASE = "string/release": lua!("string/release");
-    STRING_PASS = "string/pass": lua!("string/pass");
-    STRING_RENEW = "string/renew": lua!("string/renew");
-    STRING_FORCE_UNLOCK = "string/force_unlock": lua!("string/force_unlock");
-    STRING_INSPECT = "string/inspect": lua!("string/inspect");
-    STRING_TOUCH = "string/touch": lua!("string/touch");
-    FAIR_INSPECT = "fair/inspect": lua!("fair/inspect");
-    FAIR_ACQUIRE = "fair/acquire": lua!("fair/queue"), lua!("fair/acquire");
-    FAIR_RELEASE = "fair/release": lua!("fair/queue"), lua!("fair/release");
-    FAIR_LEAVE = "fair/leave": lua!("fair/queue"), lua!("fair/leave");
-    FAIR_FORCE_UNLOCK = "fair/force_unlock": lua!("fair/queue"), lua!("fair/force_unlock");
-    READ_ACQUIRE = "read_write/read_acquire": lua!("read_write/read_acquire");
-    READ_RELEASE = "read_write/read_release": lua!("read_write/read_release");
-    READ_RENEW = "read_write/read_renew": lua!("read_write/read_renew");
-    WRITE_ACQUIRE = "read_write/write_acquire": lua!("read_write/write_acquire");
-    WRITE_RELEASE = "read_write/write_release": lua!("read_write/write_release");
-    RW_FORCE_UNLOCK = "read_write/force_unlock": lua!("read_write/force_unlock");
-    RW_INSPECT = "read_write/inspect": lua!("read_write/inspect");
-    GUARDED = "guarded": "local look = function() ", lua!("look"), "end\n", lua!("guarded");
-    FENCED_GUARDED = "guarded": "local look = function() ", lua!("fenced/look"), "end\n", lua!("guarded");
-    STRING_GUARDED = "guarded": "local look = function() ", lua!("string/look"), "end\n", lua!("guarded");
+    ACQUIRE = "acquire";
+    RELEASE = "release";
+    PASS = "pass";
+    RENEW = "renew";
+    FORCE_UNLOCK = "force_unlock";
+    INSPECT = "inspect";
+    TOUCH = "touch";
+    FENCED_ACQUIRE = "fenced/acquire";
+    FENCED_PASS = "fenced/pass";
+    FENCED_INSPECT = "fenced/inspect";
+    STRING_ACQUIRE = "string/acquire";
+    STRING_RELEASE = "string/release";
+    STRING_PASS = "string/pass";
+    STRING_RENEW = "string/renew";
+    STRING_FORCE_UNLOCK = "string/force_unlock";
+    STRING_INSPECT = "string/inspect";
+    STRING_TOUCH = "string/touch";
+    FAIR_INSPECT = "fair/inspect";
+    FAIR_ACQUIRE = "fair/acquire" after lua!("fair/queue");
+    FAIR_RELEASE = "fair/release" after lua!("fair/queue");
+    FAIR_LEAVE = "fair/leave" after lua!("fair/queue");
+    FAIR_FORCE_UNLOCK = "fair/force_unlock" after lua!("fair/queue");
+    READ_ACQUIRE = "read_write/read_acquire";
+    READ_RELEASE = "read_write/read_release";
+    READ_RENEW = "read_write/read_renew";
+    WRITE_ACQUIRE = "read_write/write_acquire";
+    WRITE_RELEASE = "read_write/write_release";
+    RW_FORCE_UNLOCK = "read_write/force_unlock";
+    RW_INSPECT = "read_write/inspect";
+    GUARDED = "guarded" after "local look = function() ", lua!("look"), "end\n";
+    FENCED_GUARDED = "guarded" after "local look = function() ", lua!("fenced/look"), "end\n";
+    STRING_GUARDED = "guarded" after "local look = function() ", lua!("string/look"), "end\n";
 }
 
 /// The scripts of a kind. Those for one purpose are called in the same way, so one function serves every kind:
