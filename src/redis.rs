@@ -221,6 +221,14 @@ impl Redis {
     }
 }
 
+/// A connection, among all that have carried the commands of a key. Once there is another one, nothing that was sent before
+/// is executed any more: its predecessor was killed, or without a fence is taken to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carrier {
+    server: u16,
+    nth: u64,
+}
+
 /// The way of the commands of one key: all of them go over the same connection, in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Route<'a> {
@@ -340,6 +348,15 @@ impl<'a> Route<'a> {
         // Without a server nothing is sent.
         let (_, node) = self.redis.map.owner(self.group)?;
         Some(node.bulk(self.lane, kind).await)
+    }
+
+    /// The connection that carries the commands of this key now. `None`: there is none at present.
+    pub(crate) fn carrier(self) -> Option<Carrier> {
+        let map = &self.redis.map;
+        let (server, node) = map.owner(self.group)?;
+        let lane = node.lane(self.lane, &map.context);
+        let nth = lane.reconnects();
+        lane.is_up().then_some(Carrier { server, nth })
     }
 
     /// Whether no send of this client comes later than a connection's replacement, now and so far. Without

@@ -250,6 +250,12 @@ impl OwnerState {
         self.tenure.is_held()
     }
 
+    /// For how long at most what the server has of it stays there.
+    pub(super) fn may_last(&self, cx: &Context<'_>) -> Duration {
+        let place = cx.place_wait.filter(|_| self.has_place());
+        self.tenure.lease_max().max(place.unwrap_or_default())
+    }
+
     /// Has Redis brought to the count that is left, now or when the acquire under way is over.
     pub(super) fn release(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
@@ -257,8 +263,7 @@ impl OwnerState {
             self.tenure.place = Place::None;
             return self.end_unlocks(|_| true, Unlocked::Failed, cx);
         }
-        let place = cx.place_wait.filter(|_| self.has_place());
-        let give_up_at = cx.now + self.tenure.lease_max().max(place.unwrap_or_default());
+        let give_up_at = cx.now + self.may_last(cx);
         match &mut self.op {
             // Its answer says which count there is to lower: a release that overtook it would be undone by it.
             Op::Acquire(acquire) => acquire.then_release = true,

@@ -56,8 +56,8 @@ impl ReleaseAnswer {
 pub enum ReleaseStep {
     Send {
         field: Arc<str>,
-        /// Without an answer until then it gives up. While a hold is left that is always ahead; after the
-        /// last one it is when the lease is over.
+        /// Without an answer until then it gives up. While a hold is left, or a command from before may still be
+        /// executed, that is always ahead; after the last one it is when the lease is over.
         give_up_at: Time,
         /// Callers wait for its outcome, since then.
         awaited: Option<Time>,
@@ -171,18 +171,22 @@ impl LockCore {
         acquire.is_some_and(|acquire| acquire.then_release)
     }
 
-    /// What is left to do for a release.
+    /// What is left to do for a release. `may_run`: what was sent before it has no answer, and may still be executed, so
+    /// its lease has yet to begin.
     pub fn release_step(
         &mut self,
         now: Time,
         owner: OwnerKey,
         op: OpId,
+        may_run: bool,
         out: &mut Effects,
     ) -> ReleaseStep {
         let step = self.step(now, out, |core, out| {
             let [_, other] = core.faces(owner);
             let kept = other.and_then(|other| other.may_last_until(now));
-            core.change(now, owner, out, |own, cx| own.next_of_release(op, kept, cx))
+            core.change(now, owner, out, |own, cx| {
+                own.next_of_release(op, may_run, kept, cx)
+            })
         });
         step.unwrap_or(ReleaseStep::Done)
     }
@@ -404,10 +408,12 @@ impl OwnerState {
     fn next_of_release(
         &mut self,
         op: OpId,
+        may_run: bool,
         kept: Option<Time>,
         cx: &mut Context<'_>,
     ) -> ReleaseStep {
         let lease_max = self.tenure.lease_max();
+        let kept = kept.max(may_run.then_some(cx.now + self.may_last(cx)));
         let release = self.op.release_mut().filter(|release| release.id == op);
         let Some(release) = release else {
             return ReleaseStep::Done;

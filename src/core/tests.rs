@@ -113,7 +113,7 @@ impl Fixture {
     }
 
     pub(super) fn next_of(&mut self, owner: OwnerKey, job: OpId) -> ReleaseStep {
-        self.step(|core, now, out| core.release_step(now, owner, job, out))
+        self.step(|core, now, out| core.release_step(now, owner, job, false, out))
     }
 
     pub(super) fn release_sent(&mut self, owner: OwnerKey) -> u32 {

@@ -30,7 +30,7 @@ use crate::shared::Taken;
 /// # Dropping
 ///
 /// The hold counts as released from the moment of the drop. A release is sent in the background and
-/// retried until Redis confirms it, at most until the lease ends. If the runtime ends first, the
+/// retried until Redis confirms it, or refuses it for a whole lease. If the runtime ends first, the
 /// lease frees the lock; [`LockClient::close`](crate::LockClient::close) waits for such releases.
 /// Dropping never blocks and never panics. A forgotten guard (`mem::forget`) keeps its lock for as
 /// long as the client lives.

@@ -2,7 +2,8 @@
 //!
 //! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
 //! happened before is included. The job ends when Redis has confirmed the count or refused it for good, or when
-//! the lease is over and has done its work. It needs no caller for long: when the unlock that drives it is dropped
+//! the lease is over and has done its work: not before all that was sent is over, which a server that stands still executes
+//! when it goes on. It needs no caller for long: when the unlock that drives it is dropped
 //! or not polled, a task continues it (`driven.rs`).
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::core::{
 use crate::driven::Job;
 use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
-use crate::redis::{BackgroundClass, Call};
+use crate::redis::{BackgroundClass, Call, Carrier, Route};
 use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
 use crate::shared::HoldStatus;
@@ -276,11 +277,13 @@ impl ReleaseJob {
         let entry = Arc::clone(&self.entry);
         let (shared, owner, id) = (entry.shared(), self.owner, self.id);
         shared.tally.job_begins();
-        let mut pause = PAUSE_MIN;
+        let (mut pause, mut before) = (PAUSE_MIN, Before::default());
         // Why it is not done yet: an attempt that failed, or no place for one.
         let (mut failed, mut no_place) = (None::<String>, None::<String>);
         loop {
-            let step = entry.step(|core, now, out| core.release_step(now, owner, id, out));
+            let may_run = before.may_run(entry.route());
+            let step = entry.step(|core, now, out| core.release_step(now, owner, id, may_run, out));
+            self.open = matches!(step, ReleaseStep::Send { .. });
             let ReleaseStep::Send {
                 field,
                 give_up_at,
@@ -288,7 +291,6 @@ impl ReleaseJob {
                 leaves,
             } = step
             else {
-                self.open = false;
                 return;
             };
             // Read each time: a release that has joined moves it.
@@ -304,6 +306,7 @@ impl ReleaseJob {
                     Wait::Done(permit) => permit,
                     Wait::Joined => continue,
                     Wait::TooLate => {
+                        before.note_carrier(entry.route());
                         no_place = Some("earlier releases have no answer yet".to_owned());
                         continue;
                     }
@@ -325,6 +328,7 @@ impl ReleaseJob {
                 }
                 Err(error) => error,
             };
+            before.note_failed(entry.route(), &error);
             let (text, is_final) = (error.to_string(), error.is_final());
             self.open &= !is_final;
             let reported = entry.release_failed(owner, id, maybe_executed, is_final, error);
@@ -336,10 +340,7 @@ impl ReleaseJob {
                 };
             }
             failed = Some(text);
-            let _ = self
-                .until_joined(give_up_at, tokio::time::sleep(pause))
-                .await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            self.pause(&mut pause, give_up_at).await;
         }
     }
 
@@ -363,6 +364,11 @@ impl ReleaseJob {
         self.until_joined(limit, place).await
     }
 
+    async fn pause(&self, pause: &mut Duration, limit: Instant) {
+        let _ = self.until_joined(limit, tokio::time::sleep(*pause)).await;
+        *pause = (*pause * 2).min(PAUSE_MAX);
+    }
+
     /// Waits, unless a caller joins the release or the limit comes first.
     async fn until_joined<T>(&self, limit: Instant, wait: impl Future<Output = T>) -> Wait<T> {
         tokio::select! {
@@ -384,6 +390,39 @@ impl ReleaseJob {
         // The core first: it does not wait for a subscriber.
         drop(self);
         event!(WARN, %lock, owner = %field, %error, "background release failed: the lease frees the lock");
+    }
+}
+
+/// What was sent before a release, for its owner: an acquire without an answer, or a hand-off. It is executed when the server
+/// comes to it, however late, and its lease begins then. So no clock ends the release while it may be.
+#[derive(Default)]
+struct Before {
+    /// The connection that may carry it still, once the release has failed.
+    carrier: Option<Option<Carrier>>,
+    is_over: bool,
+}
+
+impl Before {
+    /// Whether it may have been executed, or may still be, since this was asked last.
+    fn may_run(&mut self, route: Route<'_>) -> bool {
+        let may_run = !self.is_over;
+        if let Some(carrier) = self.carrier.filter(|_| may_run) {
+            let now = route.carrier();
+            self.is_over = now.is_some() && now != carrier;
+        }
+        may_run
+    }
+
+    fn note_carrier(&mut self, route: Route<'_>) {
+        self.carrier.get_or_insert_with(|| route.carrier());
+    }
+
+    /// An attempt of the release has failed. A refusal over a connection is the answer to all that was sent over it before,
+    /// unless it is that of the next connection.
+    fn note_failed(&mut self, route: Route<'_>, error: &Error) {
+        self.note_carrier(route);
+        let is_answer = !matches!(error, Error::NoAnswer { .. });
+        self.is_over |= is_answer && route.carrier().is_some();
     }
 }
 

@@ -126,6 +126,27 @@ fn a_job_does_not_give_up_while_the_lock_is_held() {
     assert_eq!(fixture.job_sends(A, job), (1, later));
 }
 
+/// The server begins its lease when it comes to what was sent.
+#[test]
+fn a_job_does_not_give_up_while_what_was_sent_before_may_still_be_executed() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let job = fixture.drop_hold(A, hold);
+    let mut gives_up = |later: u32, may_run| {
+        fixture.now = fixture.now + RULES.watchdog_timeout * later;
+        let step = fixture.step(|core, now, out| core.release_step(now, A, job, may_run, out));
+        match step {
+            ReleaseStep::Send { give_up_at, .. } => give_up_at.since(fixture.now),
+            ReleaseStep::Done => panic!("it has no answer"),
+        }
+    };
+    let lease = RULES.watchdog_timeout;
+    assert_eq!(gives_up(0, true), lease);
+    assert_eq!(gives_up(3, true), lease, "it may be executed only now");
+    assert_eq!(gives_up(0, false), lease, "it counts from then");
+    assert_eq!(gives_up(1, false), Duration::ZERO);
+}
+
 /// A send at the very deadline may have come after the lease.
 #[test]
 fn what_was_first_sent_at_the_deadline_is_a_loss() {

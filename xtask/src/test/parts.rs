@@ -97,7 +97,14 @@ pub(super) const FIRST: [Part; 10] = [
     Part::new("command line", &["cli"]),
     Part::new(
         "hostile: outcomes, cancellation, hand-off",
-        &["outcomes", "hostile", "cancellation", "unpolled", "handoff"],
+        &[
+            "outcomes",
+            "hostile",
+            "cancellation",
+            "unpolled",
+            "handoff",
+            "hangs",
+        ],
     ),
     // A cluster of its own for each row.
     Part::new(

@@ -335,7 +335,7 @@ impl State {
         };
         self.jobs.remove(&job);
         let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
-            core.release_step(now, owner, job.1, out)
+            core.release_step(now, owner, job.1, false, out)
         });
         match step {
             ReleaseStep::Send { .. } => self.send_release_as(owner, job.1, true),
