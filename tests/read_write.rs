@@ -1,7 +1,7 @@
 //! Read-write locks: many readers, or one writer, which may also read.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
@@ -994,5 +994,50 @@ async fn replicas_confirm_holds_of_both_parts() {
         guard.unlock().await.expect("held");
     }
     drop(replica);
+    two.finish().await;
+}
+
+/// Its callers queue for one lock, whichever part they want, and an attempt goes past none of them.
+#[tokio::test]
+async fn a_reader_that_queues_gets_in_beside_writers_of_its_client_that_only_try() {
+    const ROUNDS: usize = 20;
+    let two = Two::new().await;
+    let (writes, stopped) = (
+        Arc::new(AtomicUsize::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let pollers = (0..64).map(|_| {
+        let (_, write, _) = two.owner(0);
+        let (writes, stopped) = (Arc::clone(&writes), Arc::clone(&stopped));
+        tokio::spawn(async move {
+            while !stopped.load(Ordering::Relaxed) {
+                if let Some(guard) = write.try_lock().await.expect("asked") {
+                    writes.fetch_add(1, Ordering::Relaxed);
+                    guard.unlock().await.expect("held");
+                }
+            }
+        })
+    });
+    let pollers: Vec<_> = pollers.collect();
+    let so_far = || writes.load(Ordering::Relaxed);
+    let mut before_it = 0;
+    for _ in 0..ROUNDS {
+        let before = so_far();
+        eventually("they write", ms(10_000), || so_far() > before).await;
+        let queued = so_far();
+        let reading = within(ms(10_000), two.read(0).lock()).await;
+        let guard = reading.expect("in time").expect("free");
+        before_it += so_far() - queued;
+        guard.unlock().await.expect("held");
+    }
+    stopped.store(true, Ordering::Relaxed);
+    for poller in pollers {
+        poller.await.expect("no panic");
+    }
+    // The one that is in when it queues, and those whose attempts are under way.
+    assert!(
+        before_it <= 3 * ROUNDS,
+        "{before_it} wrote before {ROUNDS} reads"
+    );
     two.finish().await;
 }

@@ -184,7 +184,7 @@ impl LockCore {
         // Those that queue wait for this owner: if it waited for them in turn, nothing would go on.
         let needs_no_queue = held || around != Around::Nothing;
         let stands_back = self.yields_until.filter(|until| *until > now);
-        let contends = self.may_contend(id, &waiter)
+        let contends = self.may_contend(now, id, &waiter)
             && (waiter.order == Order::Immediate || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
@@ -408,14 +408,14 @@ impl LockCore {
 
     /// Whether an immediate attempt of the owner of this waiter would be made now: the waiter is the first in the queue and
     /// no owner holds the lock, or its own does. An attempt is also made to learn that the client is closed.
-    pub fn has_turn(&self, id: WaiterId) -> bool {
+    pub fn has_turn(&self, now: Time, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
         let mut faces = self.faces(waiter.owner).into_iter().flatten();
         faces.any(|own| own.tenure.is_held())
             || !self.discipline.has_front()
-            || self.goes_first(id, waiter.lane())
+            || self.goes_first(id, waiter.lane()) && !self.overtakes(now, waiter.owner)
     }
 
     /// A waiter is the first of its lane, or the first is in no other's way; and so is no owner of this client.
@@ -429,7 +429,7 @@ impl LockCore {
     }
 
     /// Of an owner that holds nothing. An immediate attempt does not overtake the callers of other owners that queue.
-    fn may_contend(&self, id: WaiterId, waiter: &Waiter) -> bool {
+    fn may_contend(&self, now: Time, id: WaiterId, waiter: &Waiter) -> bool {
         if !self.discipline.has_front() {
             return true;
         }
@@ -438,7 +438,9 @@ impl LockCore {
             Order::Immediate => {
                 let head = self.queue.head(waiter.lane());
                 let head = head.and_then(|head| self.queue.get(head));
-                self.is_open(waiter.lane()) || head.is_none_or(|head| head.owner == waiter.owner)
+                self.is_open(waiter.lane())
+                    || head.is_none_or(|head| head.owner == waiter.owner)
+                        && !self.overtakes(now, waiter.owner)
             }
         }
     }
@@ -472,7 +474,8 @@ impl LockCore {
             || faces.any(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
-            || (waiter.is_called || self.freed.have(waiter.lane())) && self.may_contend(id, waiter)
+            || (waiter.is_called || self.freed.have(waiter.lane()))
+                && (!self.discipline.has_front() || self.goes_first(id, waiter.lane()))
     }
 }
 

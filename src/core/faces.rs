@@ -15,7 +15,7 @@ use super::discipline::Discipline;
 use super::op::{Acquire, Around};
 use super::owner_state::OwnerState;
 use super::queue::Lane;
-use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token};
+use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token, WaiterId};
 
 impl LockCore {
     /// An owner with this face, and with its other one.
@@ -83,6 +83,26 @@ impl LockCore {
         let first = self.discipline.fronts().iter().find_map(first);
         let head = || self.queue.head(lane).filter(|_| !self.is_open(lane));
         first.is_some_and(|first| head().is_some_and(|head| first < head))
+    }
+
+    /// Whether an immediate attempt of this owner would overtake another owner that is the first of another lane. One that
+    /// queues itself overtakes those that came before its place. A reader overtakes no writer that waits for another client,
+    /// which may be reading.
+    pub(super) fn overtakes(&self, now: Time, owner: OwnerKey) -> bool {
+        let lane = self.discipline.lane(owner);
+        let is_own = |id: &WaiterId| {
+            let waiter = self.queue.get(*id);
+            waiter.is_some_and(|waiter| waiter.owner.thread == owner.thread)
+        };
+        let place = self.queue.head(lane).filter(is_own);
+        let mut heads = self.discipline.fronts().iter().filter_map(|other| {
+            let head = self.queue.head(*other).filter(|_| *other != lane)?;
+            (!is_own(&head) && place.is_none_or(|place| head < place)).then_some(head)
+        });
+        heads.any(|head| {
+            let waits_until = self.queue.get(head).and_then(|head| head.waits_until);
+            !self.discipline.is_shared(lane) || waits_until.is_none_or(|until| until <= now)
+        })
     }
 
     /// Whether all of a lane may attempt, and not only its head: an owner of this client is in already.

@@ -54,7 +54,7 @@ impl LockCore {
     /// A call that only has a place is polled. Returns whether it has its turn.
     pub fn asks_for_its_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
         self.step(now, out, |core, out| core.asks(now, id, out));
-        self.has_turn(id)
+        self.has_turn(now, id)
     }
 
     /// Whether a waiter has no place in the server's queue where it should have one, or may have none.

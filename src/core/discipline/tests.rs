@@ -457,7 +457,7 @@ fn every_owner_attempts_and_none_lets_another_go_first() {
     let attempt = fixture.call(C, Order::Immediate);
     fixture.permit(attempt);
     fixture.untaken(&beside, Untaken::Busy);
-    assert!(fixture.core.has_turn(waiter));
+    assert!(fixture.core.has_turn(fixture.now, waiter));
 }
 
 #[test]

@@ -46,12 +46,15 @@ fn a_place_that_was_passed_over_is_back_when_it_asks() {
     let mut fixture = Fixture::new();
     let place = fixture.call(A, Order::Queued);
     let next = fixture.call(B, Order::Queued);
-    assert!(fixture.core.has_turn(place));
+    assert!(fixture.core.has_turn(fixture.now, place));
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
-    assert!(!fixture.core.has_turn(place));
-    assert!(fixture.core.has_turn(next));
+    assert!(!fixture.core.has_turn(fixture.now, place));
+    assert!(fixture.core.has_turn(fixture.now, next));
     assert!(fixture.step(|core, now, out| core.asks_for_its_turn(now, place, out)));
-    assert!(!fixture.core.has_turn(next), "it is back at its place");
+    assert!(
+        !fixture.core.has_turn(fixture.now, next),
+        "it is back at its place"
+    );
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn the_first_reader_attempts_alone_and_all_others_follow_it() {
     fixture.is_taken(&permit).expect("wanted");
     for waiter in [third, second] {
         assert!(fixture.core.has_reason_to_retry(waiter));
-        assert!(fixture.core.has_turn(waiter));
+        assert!(fixture.core.has_turn(fixture.now, waiter));
     }
     let permits = [third, second].map(|waiter| fixture.permit(waiter));
     for permit in permits {
@@ -351,6 +351,56 @@ fn an_attempt_to_read_lets_readers_go_first_until_one_is_in() {
     fixture.is_taken(&permit).expect("wanted");
     let attempt = fixture.call(B_READS, Order::Immediate);
     fixture.permit(attempt);
+}
+
+/// Its callers queue for one lock, whichever part of it they want.
+#[test]
+fn an_attempt_overtakes_no_caller_that_queues_for_the_other_part() {
+    for [holds, waits, tries] in [
+        [C_WRITES, B_READS, A_WRITES],
+        [C_READS, B_WRITES, A_READS],
+        [C_WRITES, B_WRITES, A_READS],
+    ] {
+        let mut fixture = Fixture::read_write();
+        let hold = fixture.lock(holds);
+        let waiter = fixture.call(waits, Order::Queued);
+        assert!(fixture.waits_its_turn(waiter));
+        let unlock = fixture.unlock(holds, hold);
+        fixture.released(&unlock);
+        let attempt = fixture.call(tries, Order::Immediate);
+        assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
+        fixture.leaves(attempt);
+        // While it attempts, too.
+        let permit = fixture.permit(waiter);
+        let attempt = fixture.call(tries, Order::Immediate);
+        assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
+        fixture.leaves(attempt);
+        fixture.untaken(&permit, Untaken::Busy);
+        let until = fixture.now + RULES.watchdog_timeout;
+        fixture.step(|core, now, out| core.waits(now, waiter, until, out));
+        // What another client holds for reading, others may read: no reader waits for a writer.
+        let attempt = fixture.call(tries, Order::Immediate);
+        match tries == A_READS {
+            true => _ = fixture.permit(attempt),
+            false => assert_eq!(fixture.asks(attempt), Ok(Admission::Busy)),
+        }
+    }
+}
+
+/// A call that queues for several locks has been here longer than who queues for the other part now.
+#[test]
+fn an_attempt_of_an_owner_that_queued_first_is_made() {
+    for [first, later] in [[A_WRITES, B_READS], [A_READS, B_WRITES]] {
+        let mut fixture = Fixture::read_write();
+        let [place, behind] = [first, later].map(|owner| fixture.call(owner, Order::Queued));
+        let has_turn = |fixture: &mut Fixture, id| {
+            fixture.step(|core, now, out| core.asks_for_its_turn(now, id, out))
+        };
+        assert!(has_turn(&mut fixture, place));
+        assert!(!has_turn(&mut fixture, behind));
+        let attempt = fixture.call(first, Order::Immediate);
+        fixture.permit(attempt);
+    }
 }
 
 #[test]
