@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LossReason, RedGuard, RedLock,
 };
+use test_support::kinds::load_scripts;
 use test_support::{
     Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, test, tokio, within,
 };
@@ -728,12 +729,16 @@ async fn a_pair_is_two_script_calls_a_server() {
             .iter()
             .map(|server| server.control())
             .collect();
+        controls.iter_mut().for_each(load_scripts);
         let monitors: Vec<_> = servers
             .servers
             .iter()
             .map(|server| Monitor::start(server.port))
             .collect();
+        // One answers its first call when that has ended: nothing is sent by its text then.
+        servers.servers[2].pause();
         taken(&lock).await.unlock().await.expect("held");
+        servers.servers[2].resume();
         // A quorum has said who it is; the others are asked in the background.
         for (monitor, control) in monitors.iter().zip(&mut controls) {
             eventually("it was asked who it is", ms(5_000), || {
