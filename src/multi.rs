@@ -31,8 +31,9 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 ///
 /// # Order and deadlocks
 ///
-/// A call never waits for a lock while it holds another of them: it gives back what it has, and begins with the one
-/// that was busy. So there is no deadlock, whatever orders other callers have, in Rust or Java. Others may see some
+/// A call takes the locks by the order of their keys, whatever order they were given in, so that calls for the same locks
+/// queue for the same one. It never waits for a lock while it holds another of them: it gives back what it has, and begins
+/// with the one that was busy. So there is no deadlock, whatever orders other callers have, in Rust or Java. Others may see some
 /// of the locks taken for a moment. What the owner held before the call counts for nothing here: a program that takes
 /// these locks while it holds others can still make a deadlock.
 ///

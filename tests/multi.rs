@@ -10,6 +10,7 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LockKind, LossReason, MultiGuard,
     MultiLock,
 };
+use test_support::kinds::load_scripts;
 use test_support::{Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, tokio, within};
 
 /// Two servers with a client each, and another client of both.
@@ -676,6 +677,100 @@ async fn a_pair_is_two_script_calls_a_lock_and_one_more_for_each_lease_but_the_l
         }
     }
     servers.finish().await;
+}
+
+/// Sections of tasks of one client over the same two locks, each of which a task takes as it is told; with how long they took.
+async fn sections<F>(section: impl Fn(usize) -> F + Clone + Send + 'static) -> Duration
+where
+    F: Future<Output = ()> + Send,
+{
+    let start = Instant::now();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|nth| {
+            let section = section.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    section(nth).await;
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    start.elapsed()
+}
+
+const TASKS: usize = 8;
+const ROUNDS: usize = 25;
+
+/// Each waits in the queues of its client, and asks when it is the first: what it takes is not given back in vain.
+async fn contended_in_one_client_it_costs_little_more_than_two_script_calls_a_lock() {
+    let server = TestServer::new();
+    load_scripts(&mut server.control());
+    let client = server.client().await;
+    let owners: Arc<[_]> = (0..TASKS).map(|_| client.owner()).collect();
+    let locks = ["a", "b"].map(|name| client.lock(name));
+    let inside = Arc::new(AtomicUsize::new(0));
+    let works = async |inside: &AtomicUsize| {
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+        tokio::task::yield_now().await;
+        inside.fetch_sub(1, Ordering::SeqCst);
+    };
+    let members = move |nth: usize| locks.each_ref().map(|lock| lock.owned_by(&owners[nth]));
+    let calls = || server.control().calls("evalsha");
+    let mut measured = Vec::new();
+    // In either order: half of the tasks in the other one.
+    for orders in [1, 2] {
+        let before = calls();
+        let (members, inside) = (members.clone(), Arc::clone(&inside));
+        let took = sections(move |nth: usize| {
+            let mut members = members(nth);
+            if nth % orders == 1 {
+                members.reverse();
+            }
+            let inside = Arc::clone(&inside);
+            async move {
+                let multi = MultiLock::new(members).expect("two locks");
+                let guard = multi.lock().await.expect("its turn comes");
+                works(&inside).await;
+                guard.unlock().await.expect("held");
+            }
+        })
+        .await;
+        measured.push((calls() - before, took));
+    }
+    let before = calls();
+    let took = sections(move |nth: usize| {
+        let (members, inside) = (members(nth), Arc::clone(&inside));
+        async move {
+            let first = members[0].lock().await.expect("its turn comes");
+            let second = members[1].lock().await.expect("its turn comes");
+            works(&inside).await;
+            let (first, second) = tokio::join!(first.unlock(), second.unlock());
+            first.and(second).expect("held");
+        }
+    })
+    .await;
+    println!("multi {measured:?}, sorted {:?}", (calls() - before, took));
+    let least = (4 * TASKS * ROUNDS) as i64;
+    for (calls, _) in measured {
+        assert!(
+            calls <= least + least / 4,
+            "{calls} calls, {least} at least"
+        );
+    }
+    server.finish([client]).await;
+}
+
+#[tokio::test]
+async fn contended_on_one_thread_it_costs_little_more_than_two_script_calls_a_lock() {
+    contended_in_one_client_it_costs_little_more_than_two_script_calls_a_lock().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contended_on_two_threads_it_costs_little_more_than_two_script_calls_a_lock() {
+    contended_in_one_client_it_costs_little_more_than_two_script_calls_a_lock().await;
 }
 
 /// Its places in the queues are passed over meanwhile, and come back.

@@ -2,7 +2,8 @@
 //!
 //! Nothing is waited for while anything is held: the first is waited for alone, the others are tried. If one of those is
 //! busy, everything is given back, and that one is the next to be waited for. So whatever orders other callers have,
-//! there is no deadlock.
+//! there is no deadlock. All calls begin in one order: those that want the same locks queue for the same one, and the next
+//! of them gets it from the last, who releases the others at that time.
 //!
 //! Where callers of the same client always queue for each of the locks, a try never succeeds: it does not overtake them.
 //! After a second of that the call queues for all of the locks at the same time without holding any, and tries them
@@ -27,8 +28,9 @@ pub(super) enum Step {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Gather {
-    members: usize,
-    /// The lock that comes first.
+    /// The numbers of the locks, one after the other.
+    order: Vec<usize>,
+    /// The one that comes first in it.
     first: usize,
     /// How many are held, from the first on.
     held: usize,
@@ -47,9 +49,9 @@ enum Places {
 }
 
 impl Gather {
-    pub(super) fn new(members: usize) -> Self {
+    pub(super) fn new(order: Vec<usize>) -> Self {
         Self {
-            members,
+            order,
             first: 0,
             held: 0,
             busy_since: None,
@@ -58,9 +60,9 @@ impl Gather {
     }
 
     pub(super) fn next(&self) -> Step {
-        let member = (self.first + self.held) % self.members;
+        let member = self.at(self.held);
         match (self.held, self.places) {
-            (held, _) if held == self.members => Step::Done,
+            (held, _) if held == self.order.len() => Step::Done,
             (0, Places::Unwanted) => Step::Wait(member),
             (0, Places::Wanted) => Step::Queue,
             (_, _) => Step::Try(member),
@@ -74,7 +76,7 @@ impl Gather {
 
     /// The lock of this step is busy: everything is given back.
     pub(super) fn busy(&mut self, now: Instant) {
-        self.first = (self.first + self.held) % self.members;
+        self.first = (self.first + self.held) % self.order.len();
         self.held = 0;
         self.busy_since.get_or_insert(now);
         self.places = match self.places {
@@ -98,7 +100,11 @@ impl Gather {
 
     /// The last lock that was taken.
     pub(super) fn last(&self) -> usize {
-        (self.first + self.members - 1) % self.members
+        self.at(self.order.len() - 1)
+    }
+
+    fn at(&self, nth: usize) -> usize {
+        self.order[(self.first + nth) % self.order.len()]
     }
 }
 
@@ -112,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_first_is_waited_for_and_the_others_are_tried() {
-        let mut gather = Gather::new(3);
+        let mut gather = Gather::new(vec![0, 1, 2]);
         let now = Instant::now();
         assert_eq!(gather.next(), Step::Wait(0));
         gather.taken();
@@ -125,6 +131,21 @@ mod tests {
             gather.taken();
         }
         assert_eq!((gather.next(), gather.last()), (Step::Done, 1));
+    }
+
+    #[test]
+    fn the_order_is_not_the_one_in_which_they_were_given() {
+        let mut gather = Gather::new(vec![2, 0, 1]);
+        for next in [Step::Wait(2), Step::Try(0)] {
+            assert_eq!(gather.next(), next);
+            gather.taken();
+        }
+        gather.busy(Instant::now());
+        for next in [Step::Wait(1), Step::Try(2), Step::Try(0)] {
+            assert_eq!(gather.next(), next);
+            gather.taken();
+        }
+        assert_eq!((gather.next(), gather.last()), (Step::Done, 0));
     }
 
     /// Every sequence of answers of three locks: a wait is never a step while anything is held.
@@ -151,12 +172,12 @@ mod tests {
             walk(&yes, held + 1, now, depth - 1);
             walk(&no, 0, now, depth - 1);
         }
-        walk(&Gather::new(3), 0, Instant::now(), 14);
+        walk(&Gather::new(vec![0, 1, 2]), 0, Instant::now(), 14);
     }
 
     #[test]
     fn who_finds_one_busy_for_a_second_queues_for_all_every_other_time() {
-        let mut gather = Gather::new(2);
+        let mut gather = Gather::new(vec![0, 1]);
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
         let busy = |gather: &mut Gather, millis| {

@@ -22,7 +22,7 @@ pub(super) async fn take(
     wait: Wait,
     lease: Option<Duration>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
-    let mut gather = Gather::new(members.len());
+    let mut gather = Gather::new(in_one_order(members));
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
     let (mut pauses, mut impatient) = (None, None);
@@ -90,6 +90,14 @@ pub(super) async fn take(
             return Ok(None);
         }
     }
+}
+
+/// The order in which all calls take these locks, whatever order they were given in: those of one client then queue for the
+/// same lock first, and each finds the others free behind it.
+fn in_one_order(members: &[Lock]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|nth| members[*nth].key());
+    order
 }
 
 /// Since when rounds have failed because of one lock, without one that found a lock busy.
