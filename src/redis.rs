@@ -50,7 +50,7 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use call::{Args, Call, OUTDATED, Script, Still};
+pub(crate) use call::{Args, Call, OUTDATED, Script, Still, wanted_in};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 #[cfg(feature = "test-util")]
 pub(crate) use connection::check_reply_path;
@@ -247,6 +247,11 @@ impl<'a> Route<'a> {
     /// What can be sent together has the same number.
     pub(crate) fn number(self) -> usize {
         usize::from(self.group) * self.redis.map.connections + self.lane
+    }
+
+    /// Whether its server may be one of several, between which keys move.
+    pub(crate) fn is_in_cluster(self) -> bool {
+        self.redis.is_cluster
     }
 
     /// The slot in a cluster, and 0 elsewhere.

@@ -35,7 +35,7 @@ pub(crate) use files::{ALL, of_kind};
 pub(crate) use guarded::{Guarded, guarded};
 pub(crate) use inspect::{Inspected, Seen, inspect, inspect_with_token};
 pub(crate) use place::QueuePlace;
-use place::{keys, keys_to_free, with_first_read};
+use place::{keys, keys_to_free, read_keys, with_first_read};
 pub(crate) use queue::{Queued, inspect_queue, leave};
 #[cfg(test)]
 pub(crate) use refused::commands;
@@ -84,6 +84,11 @@ pub(crate) fn acquire(
     Call {
         script: Scripts::of(name.kind()).acquire,
         keys: with_first_read(name, field, keys(name)),
+        others: read_keys(name.kind().face() == Face::Read, || {
+            // It is to be made, so a call without it would only be answered with its name.
+            let nested = (target > 1).then(|| name.nth_read(field, target));
+            nested.flatten()
+        }),
         args,
         announced: None,
         still: None,
@@ -203,6 +208,7 @@ pub(crate) fn release(
     Call {
         script: Scripts::of(name.kind()).release,
         keys: with_first_read(name, field, keys_to_free(name)),
+        others: read_keys(name.kind().face() == Face::Read, || None),
         args,
         announced: sharded(name, announce).filter(|_| target == 0),
         still: None,
@@ -224,6 +230,7 @@ pub(crate) fn pass(
     Call {
         script: Scripts::of(name.kind()).pass,
         keys: keys(name),
+        others: None,
         args: announced_by(
             name,
             announce,
@@ -312,6 +319,7 @@ pub(crate) fn renew<'a>(
     Call {
         script: Scripts::of(kind).renew,
         keys: batch.clone().flat_map(RenewalKey::keys).collect(),
+        others: read_keys(kind.face() == Face::Read, || None),
         args: batch.flat_map(words).collect(),
         announced: None,
         still: None,
@@ -370,6 +378,7 @@ pub(crate) fn force_unlock(
     Call {
         script: Scripts::of(name.kind()).force_unlock,
         keys: keys_to_free(name),
+        others: read_keys(name.kind().has_faces(), || None),
         args,
         announced: sharded(name, announce),
         still: None,
@@ -403,6 +412,7 @@ pub(crate) fn touch<'a>(
     Call {
         script: Scripts::of(kind).touch,
         keys,
+        others: None,
         args,
         announced: None,
         still: None,

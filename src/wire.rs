@@ -150,6 +150,13 @@ impl LockName {
         first_read(&self.key, field)
     }
 
+    /// The key that covers this read hold of an owner with this field.
+    pub(crate) fn nth_read(&self, field: &str, hold: u32) -> Option<Arc<str>> {
+        let first = self.first_read(field)?;
+        let prefix = first.strip_suffix('1')?;
+        Some(format!("{prefix}{hold}").into())
+    }
+
     /// The permission for those of all owners, as a rule of an ACL.
     pub(crate) fn all_reads(&self) -> String {
         all_reads(&self.key)

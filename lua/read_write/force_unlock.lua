@@ -1,7 +1,10 @@
 -- read_write/force_unlock.lua: remove the named holders; frees the lock, and announces it, if no other is left; nothing
 -- after a limit.
 --
+-- What is sent has read_write/keys.lua before this text.
+--
 -- KEYS[1]  lock     hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
+-- KEYS     more in a cluster, as in read_write/keys.lua
 -- ARGV[1]  field    "clientId:threadId" of a reader, or "clientId:threadId:write"
 -- ARGV[2]  limit    milliseconds of this server's clock, after which nothing is done; 0: no limit
 -- ARGV[3]  channel  the unlock channel of the lock
@@ -13,40 +16,45 @@
 --    2  removed: other holders are left
 --    0  none of these holds it; nothing changed
 --   -1  too late: the limit has passed; nothing changed
+--   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; nothing changed
 
 local lock, limit, channel, way = KEYS[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
+declare(1)
 local time = redis.call('time')
 if limit > 0 and time[1] * 1000 + time[2] / 1000 > limit then return -1 end
 local mode = redis.call('hget', lock, 'mode')
 local left = redis.call('pttl', lock)
 local fields = redis.call('hgetall', lock)
 if mode ~= 'read' and mode ~= 'write' then return 0 end
-local named, found, keys, longest, writes = {[ARGV[1]] = true}, {}, {}, -2, false
+local named, found, ended, longest, writes, has_more = {[ARGV[1]] = true}, {}, {}, -2, false, false
 for n = 5, #ARGV do named[ARGV[n]] = true end
 local base = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
 for n = 1, #fields, 2 do
   local field, count = fields[n], #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
   if field ~= 'mode' and named[field] then found[#found + 1] = field
   elseif string.find(field, ':write$') then writes = true end
-  for hold = 1, field ~= 'mode' and not string.find(field, ':write$') and count or 0 do
-    local key = base .. ':' .. field .. ':rwlock_timeout:' .. hold
-    if named[field] then
-      keys[#keys + 1] = key
-    else
-      local ttl = redis.call('pttl', key)
-      longest = math.max(longest, ttl == -1 and left or ttl)
+  local reads = field ~= 'mode' and not string.find(field, ':write$') and count or 0
+  local keys, more = keys_of(base .. ':' .. field .. ':rwlock_timeout:', reads)
+  if named[field] then
+    for _, key in ipairs(keys) do
+      ended[#ended + 1] = key
+      if is_cluster then left_of(key) end
     end
+  else
+    longest, has_more = math.max(longest, longest_of(keys, left)), has_more or more
   end
 end
 if #found == 0 then return 0 end
+if #wanted > 1 then return wanted end
 
-local frees, reads = not writes and longest <= 0, not writes and longest > 0
+local frees = not writes and longest <= 0 and not has_more
+local reads = not writes and not frees
 if not frees then
   -- A missing permission fails here, as in read_acquire.lua.
   redis.call('hdel', lock, '')
   redis.call('hset', lock, 'mode', mode)
-  if reads then redis.call('pexpire', lock, math.max(left, longest)) end
+  if longest > 0 and reads then redis.call('pexpire', lock, math.max(left, longest)) end
 end
 -- Published first, as in write_release.lua.
 for _, message in ipairs(writes and {} or {'1', '0'}) do
@@ -56,12 +64,12 @@ for _, message in ipairs(writes and {} or {'1', '0'}) do
   end
 end
 if frees then redis.call('del', lock) end
-for _, key in ipairs(keys) do redis.call('del', key) end
+for _, key in ipairs(ended) do redis.call('del', key) end
 if frees then return 1 end
 for _, field in ipairs(found) do redis.call('hdel', lock, field) end
 if reads then
   redis.call('hset', lock, 'mode', 'read')
-  redis.call('pexpire', lock, longest)
+  if not has_more then redis.call('pexpire', lock, longest) end
 end
 -- Read after it was written, as in acquire.lua.
 redis.call('pttl', lock)

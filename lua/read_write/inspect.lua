@@ -1,6 +1,9 @@
 -- read_write/inspect.lua: as inspect.lua, with all holders.
 --
+-- What is sent has read_write/keys.lua before this text.
+--
 -- KEYS[1]  lock  hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
+-- KEYS     more in a cluster, as in read_write/keys.lua
 --
 -- Returns
 --   nil                                         free
@@ -8,11 +11,13 @@
 --                                               reader, its hold count, the server's clock in milliseconds, "read" or
 --                                               "write", and the holders
 --   {-3, found}                                 not a lock: what was found instead
+--   {-7, key, ...}                              these keys are wanted, see read_write/keys.lua
 -- Of each holder the field, its hold count, and milliseconds left: for the writer those of the lock, for a reader those
--- of the longest key of its holds (-2: it has none, so the lock becomes free when the other readers release it).
+-- of the longest key of its last thousand holds (-2: it has none, so the lock becomes free when the other readers release it).
 
 local lock = KEYS[1]
 
+declare(1)
 local mode = redis.call('hget', lock, 'mode')
 local left = redis.call('pttl', lock)
 local fields = redis.call('hgetall', lock)
@@ -22,15 +27,15 @@ local base, first, holders = string.find(lock, '{', 1, true) and lock or '{' .. 
 for n = 1, #fields, 2 do
   local field, count = fields[n], fields[n + 1]
   if field ~= 'mode' then
-    local writes, longest = string.find(field, ':write$'), -2
+    local writes = string.find(field, ':write$')
     if not string.find(count, '^%d+$') or #count > (writes and 10 or 5) then return {-3, 'a non-numeric hold count'} end
-    for hold = 1, writes and 0 or tonumber(count) do
-      longest = math.max(longest, redis.call('pttl', base .. ':' .. field .. ':rwlock_timeout:' .. hold))
-    end
+    local keys = keys_of(base .. ':' .. field .. ':rwlock_timeout:', writes and 0 or tonumber(count))
+    local longest = longest_of(keys, -1)
     if not first or writes then first = #holders + 1 end
     for _, value in ipairs({field, count, writes and left or longest}) do holders[#holders + 1] = value end
   end
 end
+if #wanted > 1 then return wanted end
 if not first then return {-3, 'no holder'} end
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,22 +1,27 @@
 -- read_write/read_acquire.lua: set the number of this owner's read holds; joins other readers, and an own writer.
 --
+-- What is sent has read_write/keys.lua before this text.
+--
 -- KEYS[1]  lock    hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
 -- KEYS[2]  first   string: "{lock}:owner:rwlock_timeout:1", of this owner's first read hold; the next key ends in 2
+-- KEYS     more in a cluster, as in read_write/keys.lua: first that of the hold numbered target
 -- ARGV[1]  owner   "clientId:threadId"
 -- ARGV[2]  target  hold count to set, 1 to 99999
 -- ARGV[3]  lease   milliseconds, at least 1
 --
 -- Returns
---   1               taken, and this owner also writes: the count is the target, each hold has its key, that of the last
---                   hold and the lock have at least the lease left
+--   1               taken, and this owner also writes: the count is the target, the key of the last hold and the lock have
+--                   at least the lease left
 --   2               taken in the same way, and this owner does not write
 --   0               lost: the target is above 1 and this owner does not read; nothing changed
 --   {left, holder}  busy: milliseconds left (-1: no expiry) and the writer's field
 --   {-3, found}     not a lock: what was found instead; nothing changed
+--   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; nothing changed
 
 local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix = string.sub(first, 1, -2)
 
+declare(2)
 local mode = redis.call('hget', lock, 'mode')
 local left = redis.call('pttl', lock)
 if left ~= -2 and mode ~= 'read' and mode ~= 'write' then return {-3, 'a hash of another kind'} end
@@ -30,12 +35,11 @@ if mode == 'write' and not count and not writes then
   end
   return {-3, 'no writer'}
 end
-local missing, short = {}, nil
-for n = 1, target do
-  local ttl = redis.call('pttl', prefix .. n)
-  if ttl == -2 then missing[#missing + 1] = prefix .. n
-  elseif n == target and ttl < tonumber(lease_ms) then short = prefix .. n end
-end
+-- The key of the last hold covers all holds of this owner: another reader's release looks at the longest.
+local last = prefix .. target
+local covered = left_of(last)
+for n = target + 1, is_cluster and tonumber(count or 0) or 0 do left_of(prefix .. n) end
+if #wanted > 1 then return wanted end
 
 -- A missing permission or an invalid lease fails here, before anything changes: no field is the empty text, values are
 -- set as they are, and `pexpire` returns 0 while the key is absent. A server that is out of memory accepts `hdel`, and
@@ -47,8 +51,8 @@ redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
 for n = target + 1, tonumber(count or 0) do redis.call('del', prefix .. n) end
 redis.call('hset', lock, 'mode', mode or 'read', owner, target)
 if left == -2 then redis.call('pexpire', lock, lease_ms) end
-for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
-if short then redis.call('pexpire', short, lease_ms) end
+if covered == -2 then redis.call('set', last, '1', 'px', lease_ms)
+elseif covered < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
 -- Read after it was written, as in acquire.lua.
 redis.call('pttl', lock)
 return writes and 1 or 2

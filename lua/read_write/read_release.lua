@@ -1,7 +1,10 @@
 -- read_write/read_release.lua: lower the number of this owner's read holds; the last reader frees the lock.
 --
+-- What is sent has read_write/keys.lua before this text.
+--
 -- KEYS[1]  lock     hash: mode -> "read" or "write", reader -> hold count, "writer:write" -> hold count
 -- KEYS[2]  first    string: "{lock}:owner:rwlock_timeout:1", of this owner's first read hold; the next key ends in 2
+-- KEYS     more in a cluster, as in read_write/keys.lua
 -- ARGV[1]  owner    "clientId:threadId"
 -- ARGV[2]  target   hold count to set, 0 to 99999
 -- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
@@ -14,11 +17,13 @@
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: this owner does not read, and others hold the lock; nothing changed
 --   -3  not a lock: a hash of another kind, or the count is not a number; nothing changed
+--   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; nothing changed
 
 local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, way = ARGV[4], ARGV[5] or 'publish'
 local prefix, base = string.sub(first, 1, -2), string.sub(first, 1, -#owner - #':rwlock_timeout:1' - 1)
 
+declare(2)
 local mode = redis.call('hget', lock, 'mode')
 local left = redis.call('pttl', lock)
 local count = redis.call('hget', lock, owner)
@@ -26,19 +31,19 @@ if left == -2 then return 0 end
 if mode ~= 'read' and mode ~= 'write' then return -3 end
 if not count then return -1 end
 if not string.find(count, '^%d+$') or #count > 5 then return -3 end
-local missing = {}
-for n = 1, target do
-  if redis.call('pttl', prefix .. n) == -2 then missing[#missing + 1] = prefix .. n end
-end
--- The longest key of another reader.
-local longest, fields = -2, target == 0 and mode == 'read' and redis.call('hgetall', lock) or {}
+-- The key of the last hold that stays covers all that stay, as in read_acquire.lua.
+local last = prefix .. target
+local covered = target > 0 and left_of(last)
+for n = target + 1, is_cluster and tonumber(count) or 0 do left_of(prefix .. n) end
+-- The longest key of another reader, if all were read.
+local longest, has_more, fields = -2, false, target == 0 and mode == 'read' and redis.call('hgetall', lock) or {}
 for n = 1, #fields, 2 do
   local reads = fields[n] ~= owner and #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
-  for hold = 1, reads do
-    local ttl = redis.call('pttl', base .. fields[n] .. ':rwlock_timeout:' .. hold)
-    longest = math.max(longest, ttl == -1 and left or ttl)
-  end
+  local keys, more = keys_of(base .. fields[n] .. ':rwlock_timeout:', reads)
+  longest, has_more = math.max(longest, longest_of(keys, left)), has_more or more
 end
+if #wanted > 1 then return wanted end
+local others_stay = longest > 0 or has_more
 
 local heard = 0
 if target > 0 then
@@ -47,7 +52,7 @@ if target > 0 then
   redis.call('set', first, '1', 'xx', 'keepttl')
   redis.call('hset', lock, 'mode', mode)
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
-elseif mode == 'write' or longest > 0 then
+elseif mode == 'write' or others_stay then
   redis.call('hdel', lock, '')
   if longest > 0 then redis.call('pexpire', lock, math.max(left, longest)) end
 else
@@ -60,17 +65,14 @@ else
 end
 for n = target + 1, tonumber(count) do redis.call('del', prefix .. n) end
 if target > 0 then
-  for _, key in ipairs(missing) do redis.call('set', key, '1', 'px', lease_ms) end
-  -- The last of the own keys covers what is promised.
-  local last = prefix .. target
-  local ttl = redis.call('pttl', last)
-  if ttl < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
+  if covered == -2 then redis.call('set', last, '1', 'px', lease_ms)
+  elseif covered < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
   redis.call('hset', lock, owner, target)
-elseif mode == 'write' or longest > 0 then
+elseif mode == 'write' or others_stay then
   redis.call('hdel', lock, owner)
   -- Each hold of another reader is covered by a key, so a longer lease of the lock was promised to this owner alone.
-  if longest > 0 then redis.call('pexpire', lock, longest) end
+  if longest > 0 and not has_more then redis.call('pexpire', lock, longest) end
 end
 -- Where holds are left, which may be those of this client: read after it was written, as in acquire.lua.
-if target > 0 or mode == 'write' or longest > 0 then redis.call('pttl', lock) end
+if target > 0 or mode == 'write' or others_stay then redis.call('pttl', lock) end
 return 1 + heard

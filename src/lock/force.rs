@@ -94,7 +94,7 @@ impl<K> Lock<K> {
         let announce = shared.redis.announce();
         let call = script::force_unlock(name, first, fields.map(Arc::clone), limit, announce);
         let (route, doing) = (self.route(name), Operation::Forcing);
-        match script::call_there(route, seen.way, doing, timeout, &call).await {
+        match script::call_there(route, seen.way, doing, timeout, call).await {
             Ok(Answer { value, way, .. }) => match value {
                 Forced::Freed | Forced::Removed => {
                     let reason = match value {

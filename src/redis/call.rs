@@ -47,6 +47,8 @@ pub(crate) struct Call<T> {
     pub(crate) script: &'static Script,
     /// In place for all calls but those of many keys.
     pub(crate) keys: SmallVec<[Arc<str>; 1]>,
+    /// Sent after them, if the script also decides by keys that depend on what the lock has. `None`: it does not.
+    pub(crate) others: Option<Vec<Arg>>,
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
@@ -54,4 +56,16 @@ pub(crate) struct Call<T> {
     pub(crate) still: Option<Arc<dyn Still>>,
     /// What a reply says to a call with this many keys; `None`: the script cannot have given it.
     pub(crate) decode: fn(&Reply, usize) -> Option<T>,
+}
+
+/// The keys that a script wants to be given before it decides. It has changed nothing.
+pub(crate) fn wanted_in(reply: &Reply) -> Option<Vec<Arg>> {
+    let Reply::List(items) = reply else {
+        return None;
+    };
+    let [Reply::Number(-7), keys @ ..] = items.as_slice() else {
+        return None;
+    };
+    let keys: Option<Vec<Arg>> = keys.iter().map(|key| key.bytes().map(Arg::Bytes)).collect();
+    keys.filter(|keys| !keys.is_empty())
 }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Expected, Judge, Misfit, Misfits, NEVER};
-use super::call::{Call, OUTDATED};
+use super::call::{Call, OUTDATED, wanted_in};
 use super::connection::{Connection, Replying};
 use super::fence::Identity;
 use super::transport::{Arg, Args, ConnectionError, Reply};
@@ -162,8 +162,11 @@ impl Link {
             Words::Text | Words::TextAsking => call.script.source_word(),
         };
         let mut args = Args::new();
-        args.extend([script, Arg::Number(call.keys.len() as i64)]);
+        let others = call.others.as_deref().unwrap_or_default();
+        let keys = call.keys.len() + others.len();
+        args.extend([script, Arg::Number(keys as i64)]);
         args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
+        args.extend(others.iter().cloned());
         args.extend(call.args.iter().cloned());
         // The command is handed over now; from then on it is executed whatever happens to
         // this future.
@@ -335,9 +338,12 @@ impl Link {
     /// What is expected of the reply to a script.
     fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> Expected {
         let (decode, keys) = (call.decode, call.keys.len());
+        let may_want = call.others.is_some();
         Expected {
             by_hash: matches!(words, Words::Name),
-            ..self.expected(call.script.name, move |reply| decode(reply, keys).is_some())
+            ..self.expected(call.script.name, move |reply| {
+                may_want && wanted_in(reply).is_some() || decode(reply, keys).is_some()
+            })
         }
     }
 

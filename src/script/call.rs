@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::refused::refused;
 use crate::error::{Cause, Error, Operation};
-use crate::redis::{Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError};
+use crate::redis::{Arg, Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError, wanted_in};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct Answer<T> {
@@ -86,7 +86,7 @@ async fn repeat<T: 'static>(
         };
         // Built only when it can be sent: a call that had waited for a connection would carry a
         // stale count.
-        let Some(call) = build(unwritten) else {
+        let Some(mut call) = build(unwritten) else {
             let source = way.link.cause(match while_doing {
                 Operation::Writing => OUTDATED,
                 _ => "another task continues it",
@@ -94,7 +94,7 @@ async fn repeat<T: 'static>(
             let error = SendError::NotSent(source);
             return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
         };
-        let error = match route.run(way, &call, limit, sent).await {
+        let error = match exchange(route, way, &mut call, limit, sent, Follow::Redirects).await {
             Ok(received) => return answered(&call, received),
             Err(error) => error,
         };
@@ -127,8 +127,11 @@ pub(crate) async fn call_once<T: 'static>(
         Ok(way) => way,
         Err(error) => return Err(final_error(None::<&Call<T>>, while_doing, error, false)),
     };
-    let Some(call) = build() else { return Ok(None) };
-    match route.run(way, &call, limit, &AtomicBool::new(false)).await {
+    let Some(mut call) = build() else {
+        return Ok(None);
+    };
+    let sent = AtomicBool::new(false);
+    match exchange(route, way, &mut call, limit, &sent, Follow::Redirects).await {
         Ok(received) => answered(&call, received).map(Some),
         Err(error) => Err(final_error(Some(&call), while_doing, error, false)),
     }
@@ -140,18 +143,68 @@ pub(crate) async fn call_there<T: 'static>(
     way: RoutedLink,
     while_doing: Operation,
     timeout: Duration,
-    call: &Call<T>,
+    mut call: Call<T>,
 ) -> Result<Answer<T>, CallError> {
     let limit = Limit {
         until: Instant::now() + timeout,
         silence: timeout,
     };
     let sent = AtomicBool::new(false);
-    match route.run_there(way, call, limit, &sent).await {
-        Ok(received) => answered(call, received),
-        Err(error) => Err(final_error(Some(call), while_doing, error, false)),
+    match exchange(route, way, &mut call, limit, &sent, Follow::Nothing).await {
+        Ok(received) => answered(&call, received),
+        Err(error) => Err(final_error(Some(&call), while_doing, error, false)),
     }
 }
+
+/// Whether a call goes to another server if it is sent on.
+enum Follow {
+    Redirects,
+    Nothing,
+}
+
+/// Sends a call until its script has every key that it decides by.
+///
+/// In a cluster a slot may be moving, so that some keys of a lock are on one node and the rest on the other. A server checks
+/// this for declared keys only: an absent one that was not declared looks as if it had expired. So a script that would
+/// decide by such a key changes nothing and answers with its name, and the call is sent again with it. Like a redirection
+/// this counts as no send, because nothing was executed.
+async fn exchange<T: 'static>(
+    route: Route<'_>,
+    mut way: RoutedLink,
+    call: &mut Call<T>,
+    limit: Limit,
+    sent: &AtomicBool,
+    follow: Follow,
+) -> Result<Received, SendError> {
+    if !route.is_in_cluster() {
+        call.others = None;
+    }
+    if let Some(others) = &mut call.others
+        && others.is_empty()
+    {
+        // By these the script knows that it is in a cluster.
+        others.extend(call.keys.first().map(|lock| Arg::Text(lock.clone())));
+    }
+    for _ in 0..CALLS_FOR_KEYS {
+        let received = match follow {
+            Follow::Redirects => route.run(way, call, limit, sent).await?,
+            Follow::Nothing => route.run_there(way, call, limit, sent).await?,
+        };
+        let Some(others) = &mut call.others else {
+            return Ok(received);
+        };
+        let Some(wanted) = wanted_in(&received.reply) else {
+            return Ok(received);
+        };
+        others.extend(wanted);
+        way = received.way;
+    }
+    let source = way.link.cause("the lock has too many holders without keys");
+    Err(SendError::NotSent(source))
+}
+
+/// How often a call is sent because its script wants keys, up to a thousand each time. They may change in between.
+const CALLS_FOR_KEYS: u32 = 8;
 
 /// What a reply says.
 fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallError> {

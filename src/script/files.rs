@@ -23,7 +23,8 @@ macro_rules! scripts {
     };
 }
 
-// Those that change the queue of a fair lock begin with `queue.lua`. A guarded write begins with the `look.lua` of its
+// Those that change the queue of a fair lock begin with `queue.lua`, and those that read the keys of read holds with
+// `keys.lua`. A guarded write begins with the `look.lua` of its
 // kind, as a function.
 scripts! {
     ACQUIRE = "acquire";
@@ -48,13 +49,13 @@ scripts! {
     FAIR_RELEASE = "fair/release" after lua!("fair/queue");
     FAIR_LEAVE = "fair/leave" after lua!("fair/queue");
     FAIR_FORCE_UNLOCK = "fair/force_unlock" after lua!("fair/queue");
-    READ_ACQUIRE = "read_write/read_acquire";
-    READ_RELEASE = "read_write/read_release";
-    READ_RENEW = "read_write/read_renew";
+    READ_ACQUIRE = "read_write/read_acquire" after lua!("read_write/keys");
+    READ_RELEASE = "read_write/read_release" after lua!("read_write/keys");
+    READ_RENEW = "read_write/read_renew" after lua!("read_write/keys");
     WRITE_ACQUIRE = "read_write/write_acquire";
     WRITE_RELEASE = "read_write/write_release";
-    RW_FORCE_UNLOCK = "read_write/force_unlock";
-    RW_INSPECT = "read_write/inspect";
+    RW_FORCE_UNLOCK = "read_write/force_unlock" after lua!("read_write/keys");
+    RW_INSPECT = "read_write/inspect" after lua!("read_write/keys");
     GUARDED = "guarded" after "local look = function() ", lua!("look"), "end\n";
     FENCED_GUARDED = "guarded" after "local look = function() ", lua!("fenced/look"), "end\n";
     STRING_GUARDED = "guarded" after "local look = function() ", lua!("string/look"), "end\n";

@@ -50,6 +50,7 @@ pub(crate) fn guarded(
     Call {
         script: Scripts::of(name.kind()).guarded,
         keys: own_keys.chain(user_keys).map(Arc::clone).collect(),
+        others: None,
         args,
         announced: None,
         still: Some(still),

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::args::duration;
 use super::files::Scripts;
-use super::place::keys;
+use super::place::{keys, read_keys};
 use crate::core::Token;
 use crate::redis::{Arg, Call, Reply};
 use crate::wire::LockName;
@@ -54,6 +54,7 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
     Call {
         script: Scripts::of(name.kind()).inspect,
         keys: smallvec![Arc::clone(name.key())],
+        others: read_keys(name.kind().has_faces(), || None),
         args: with_clock
             .then_some(Arg::Fixed("time"))
             .into_iter()
@@ -81,6 +82,7 @@ pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
     Some(Call {
         script,
         keys: keys(name),
+        others: None,
         args: SmallVec::new(),
         announced: None,
         still: None,

@@ -35,6 +35,11 @@ pub(super) fn with_first_read(
     keys
 }
 
+/// Of a script that reads the keys of read holds: those that are known to be needed.
+pub(super) fn read_keys(reads: bool, known: impl FnOnce() -> Option<Arc<str>>) -> Option<Vec<Arg>> {
+    reads.then(|| known().map(Arg::Text).into_iter().collect())
+}
+
 /// What a call says about its owner's place in the queue of a fair lock. Locks of other kinds have none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueuePlace {

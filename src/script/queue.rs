@@ -26,6 +26,7 @@ pub(crate) fn leave(
     Call {
         script: &FAIR_LEAVE,
         keys: keys_to_free(name),
+        others: None,
         args,
         announced: sharded(name, announce),
         still: None,
@@ -52,6 +53,7 @@ pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, 
     Some(Call {
         script,
         keys: keys(name),
+        others: None,
         args: SmallVec::new(),
         announced: None,
         still: None,

@@ -95,17 +95,32 @@ pub const FAIR: Scripts = Scripts {
 
 /// Neither part is ever handed over.
 pub const READ: Scripts = Scripts {
-    acquire: include_str!("../../../lua/read_write/read_acquire.lua"),
-    release: include_str!("../../../lua/read_write/read_release.lua"),
-    renew: include_str!("../../../lua/read_write/read_renew.lua"),
+    acquire: concat!(
+        include_str!("../../../lua/read_write/keys.lua"),
+        include_str!("../../../lua/read_write/read_acquire.lua")
+    ),
+    release: concat!(
+        include_str!("../../../lua/read_write/keys.lua"),
+        include_str!("../../../lua/read_write/read_release.lua")
+    ),
+    renew: concat!(
+        include_str!("../../../lua/read_write/keys.lua"),
+        include_str!("../../../lua/read_write/read_renew.lua")
+    ),
     ..WRITE
 };
 
 pub const WRITE: Scripts = Scripts {
     acquire: include_str!("../../../lua/read_write/write_acquire.lua"),
     release: include_str!("../../../lua/read_write/write_release.lua"),
-    force_unlock: include_str!("../../../lua/read_write/force_unlock.lua"),
-    inspect: include_str!("../../../lua/read_write/inspect.lua"),
+    force_unlock: concat!(
+        include_str!("../../../lua/read_write/keys.lua"),
+        include_str!("../../../lua/read_write/force_unlock.lua")
+    ),
+    inspect: concat!(
+        include_str!("../../../lua/read_write/keys.lua"),
+        include_str!("../../../lua/read_write/inspect.lua")
+    ),
     ..PLAIN
 };
 

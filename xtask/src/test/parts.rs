@@ -66,6 +66,7 @@ pub(super) const FIRST: [Part; 10] = [
             "sentinel_reports",
             "replicas",
             "kind_topologies",
+            "half_moved",
         ],
     )
     .at_once("3"),

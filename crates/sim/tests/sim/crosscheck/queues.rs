@@ -23,6 +23,13 @@ macro_rules! read_write {
     };
 }
 
+/// One that reads the keys of read holds, with the part about them before it, as it is sent.
+macro_rules! with_reads {
+    ($name:literal) => {
+        concat!(read_write!("keys"), read_write!($name))
+    };
+}
+
 const RENEW: &str = include_str!("../../../../../lua/renew.lua");
 const TIMES: [&str; 3] = ["100000", "200000", "300000"];
 const WAYS: [&str; 5] = ["publish", "publish", "spublish", "both", "auto"];
@@ -163,7 +170,7 @@ fn read_write(rng: &mut Rng) -> Act {
     let target = one_of(rng, &["1", "1", "2", "3"]);
     let lower = one_of(rng, &["0", "0", "1", "2"]);
     match rng.u8(0..200) {
-        0..44 => script(read_write!("read_acquire"), first, &[field, target, lease]),
+        0..44 => script(with_reads!("read_acquire"), first, &[field, target, lease]),
         44..72 => script(
             read_write!("write_acquire"),
             lock,
@@ -171,7 +178,7 @@ fn read_write(rng: &mut Rng) -> Act {
         ),
         72..112 => {
             let args = [field, lower, lease, &channel, way];
-            script(read_write!("read_release"), first, &args)
+            script(with_reads!("read_release"), first, &args)
         }
         112..142 => {
             let args = [&writer, lower, lease, &channel, way];
@@ -184,7 +191,7 @@ fn read_write(rng: &mut Rng) -> Act {
                 keys.extend([(*key).to_owned(), hold_key(key, field, 1)]);
                 args.extend([field, one_of(rng, &["0", TIMES[0], TIMES[2]])]);
             }
-            script(read_write!("read_renew"), keys, &args)
+            script(with_reads!("read_renew"), keys, &args)
         }
         154..158 => script(RENEW, lock, &[&writer, lease]),
         158..168 => {
@@ -192,9 +199,9 @@ fn read_write(rng: &mut Rng) -> Act {
             let named: Vec<&str> = named.iter().map(String::as_str).collect();
             let mut args = vec![named[0], one_of(rng, &LIMITS), &channel, way];
             args.extend(&named[1..rng.usize(1..=named.len())]);
-            script(read_write!("force_unlock"), lock, &args)
+            script(with_reads!("force_unlock"), lock, &args)
         }
-        168..178 => script(read_write!("inspect"), lock, &[]),
+        168..178 => script(with_reads!("inspect"), lock, &[]),
         178..183 => Act::plain(&["DEL", key]),
         183 => Act::plain(&["SET", key, "text"]),
         184 => Act::plain(&["HSET", key, field, "many"]),

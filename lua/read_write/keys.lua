@@ -1,0 +1,39 @@
+-- read_write/keys.lua: how the scripts of read-write locks read the keys of read holds. No script by itself: each of them
+-- begins with this text.
+--
+-- KEYS[n]  key  after those of the script: in a cluster at least one, and each key that was wanted; elsewhere none
+-- Returns nothing: it defines what the rest calls.
+
+local declared, wanted, is_cluster = {}, {-7}, false
+
+-- `own` is the number of KEYS that the script always has.
+local function declare(own)
+  is_cluster = #KEYS > own
+  for _, key in ipairs(KEYS) do declared[key] = true end
+end
+
+-- Milliseconds left of a key (-2: it is absent, -1: no expiry). While a slot moves, a key may be on the other node, which a
+-- server checks for declared keys only. An absent key that is not declared is therefore wanted: the script changes
+-- nothing and returns `wanted`, and the call is sent again with those keys.
+local function left_of(key)
+  local left = redis.call('pttl', key)
+  if left == -2 and is_cluster and not declared[key] and #wanted <= 1000 then wanted[#wanted + 1] = key end
+  return left
+end
+
+-- The keys of a reader's last thousand holds, and whether it has more: another program may have written any count.
+local function keys_of(prefix, count)
+  local keys = {}
+  for hold = count, math.max(count - 999, 1), -1 do keys[#keys + 1] = prefix .. hold end
+  return keys, count > 1000
+end
+
+-- Milliseconds left of the longest of these keys (-2: there is none). One without an expiry counts as `endless`.
+local function longest_of(keys, endless)
+  local longest = -2
+  for _, key in ipairs(keys) do
+    local left = left_of(key)
+    longest = math.max(longest, left == -1 and endless or left)
+  end
+  return longest
+end
