@@ -12,13 +12,18 @@ local function declare(own)
   for _, key in ipairs(KEYS) do declared[key] = true end
 end
 
--- Milliseconds left of a key (-2: it is absent, -1: no expiry). While a slot moves, a key may be on the other node, which a
--- server checks for declared keys only. An absent key that is not declared is therefore wanted: the script changes
--- nothing and returns `wanted`, and the call is sent again with those keys.
+-- Milliseconds left of a key (-2: it is absent, -1: no expiry). While a slot moves, a key may be on the other node, and
+-- only of declared keys a server knows that. It fails at others if they have left it, and finds nothing if they are still
+-- to come. So an absent key that is not declared is wanted: the script changes nothing and returns `wanted`, and the call
+-- is sent again with those keys.
 local function left_of(key)
-  local left = redis.call('pttl', key)
-  if left == -2 and is_cluster and not declared[key] and #wanted <= 1000 then wanted[#wanted + 1] = key end
-  return left
+  if not is_cluster or declared[key] then return redis.call('pttl', key) end
+  local left = redis.pcall('pttl', key)
+  if type(left) == 'number' and left ~= -2 then return left end
+  -- A missing permission fails here again.
+  if left ~= -2 and not string.find(left.err, 'non local key', 1, true) then return redis.call('pttl', key) end
+  if #wanted <= 1000 then wanted[#wanted + 1] = key end
+  return -2
 end
 
 -- The keys of a reader's last thousand holds, and whether it has more: another program may have written any count.
