@@ -450,3 +450,73 @@ async fn a_move_that_is_shorter_than_the_lease_loses_no_hold_of_any_kind() {
     }
     scene.end_scene().await;
 }
+
+/// How many scripts the first primary has run since this was asked last.
+fn script_calls(cluster: &Cluster) -> u64 {
+    let mut control = cluster.control(0);
+    let stats = control.run(&["INFO", "COMMANDSTATS"]);
+    control.run(&["CONFIG", "RESETSTAT"]);
+    let evals = stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_eval"));
+    let calls = evals.filter_map(|line| {
+        line.split_once("calls=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
+    calls.sum()
+}
+
+/// All that a script decides by is there, or named by the call. Only a reader whose keys have expired costs another call.
+#[tokio::test]
+async fn while_no_slot_moves_a_call_is_sent_once() {
+    let mut scene = Scene::start().await;
+    for client in &mut scene.clients {
+        // A report of a change costs a look.
+        let builder = LockClient::builder().watchdog_timeout(ms(60_000));
+        let builder = builder.tracking(false);
+        let connected = builder.connect(&scene.cluster.url()).await;
+        *client = connected.expect("it answers");
+    }
+    let [first, second, _] = &scene.clients;
+    // The servers know the scripts.
+    for warm in 0..2 {
+        let key = scene.key();
+        let reads = first.lock_of(LockKind::Read, key.clone());
+        script_calls(&scene.cluster);
+        let mut own = Vec::new();
+        for _ in 0..3 {
+            own.push(reads.lock().await.expect("free"));
+        }
+        let theirs = second.lock_of(LockKind::Read, key.clone());
+        let theirs = theirs.lock().await.expect("shared");
+        second.rw_lock(key.clone()).inspect().await.expect("asked");
+        for guard in own {
+            guard.unlock().await.expect("held");
+        }
+        let calls = script_calls(&scene.cluster);
+        assert!(warm == 0 || calls == 8, "{calls} calls for eight verbs");
+        assert_eq!(theirs.state(), HoldState::Held);
+        // Its keys have expired.
+        let mine = reads.lock().await.expect("shared");
+        let keys = scene.cluster.control(0).run(&["KEYS", "*"]);
+        let field = theirs.owner().to_string();
+        for key in keys.split(' ').filter(|key| key.contains(&field)) {
+            scene.cluster.control(0).run(&["DEL", key]);
+        }
+        script_calls(&scene.cluster);
+        mine.unlock().await.expect("held");
+        assert_eq!(script_calls(&scene.cluster), 2, "once more, with that key");
+        assert_eq!(
+            scene.cluster.control(0).run(&["EXISTS", &key]),
+            "0",
+            "nobody reads"
+        );
+        let released = theirs.unlock().await;
+        assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+    }
+    scene.end_scene().await;
+}

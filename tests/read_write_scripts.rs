@@ -1222,3 +1222,80 @@ fn of_twenty_thousand_random_calls_a_second_copy_changes_nothing() {
         "several readers {several}, both halves {both}"
     );
 }
+
+/// Commands that the scripts of a server have called since this was asked last.
+fn commands_called(control: &mut Control) -> u64 {
+    let stats = control.run(&["INFO", "COMMANDSTATS"]);
+    control.run(&["CONFIG", "RESETSTAT"]);
+    let calls = stats.lines().filter(|line| line.starts_with("cmdstat_"));
+    let calls = calls.filter_map(|line| {
+        line.split_once("calls=")?
+            .1
+            .split(',')
+            .next()?
+            .parse::<u64>()
+            .ok()
+    });
+    calls.sum()
+}
+
+/// Another program may have written any count: it costs no more than a thousand keys. As not all of them were read, neither
+/// the lock nor its lease is taken from that reader.
+#[test]
+fn a_count_without_keys_costs_a_bounded_number_of_commands() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let forced = ["me:1", "0", CHANNEL, "publish"];
+    let theirs = ["you:1", "0", CHANNEL, "publish"];
+    for (call, answer, left) in [
+        (READ_ENDS, "1", "read 90: you:1 99999"),
+        (Call(FORCE_UNLOCK, &forced), "2", "read 90: you:1 99999"),
+        (Call(FORCE_UNLOCK, &theirs), "2", "read 90: me:1 1 [90]"),
+    ] {
+        control.run(&["FLUSHALL"]);
+        control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "99999"]);
+        control.run(&["EXPIRE", "k", "900"]);
+        control.run(&["SET", &hold_key("k", "me:1", 1), "1", "EX", "900"]);
+        commands_called(control);
+        assert_eq!(run(control, call), answer, "{:?}", call.1);
+        let called = commands_called(control);
+        assert!(called < 2_100, "{:?}: {called} commands", call.1);
+        let shown = seen(control);
+        let shown = shown.split(" [_").next().expect("a state");
+        assert_eq!(shown, left, "{:?}", call.1);
+    }
+    commands_called(control);
+    run(control, Call(INSPECT, &[]));
+    let called = commands_called(control);
+    assert!(called < 1_100, "{called} commands");
+    // The longest key is among those of the last thousand holds: nothing else is known to last longer.
+    control.run(&["FLUSHALL"]);
+    control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "1000"]);
+    control.run(&["EXPIRE", "k", "900"]);
+    control.run(&["SET", &hold_key("k", "you:1", 1), "1", "EX", "400"]);
+    assert_eq!(run(control, READ_ENDS), "1");
+    assert_eq!(units(control.pttl("k")), 40, "all keys were read");
+}
+
+/// However many holds there are inside, one more costs the same.
+#[test]
+fn a_nested_read_costs_the_same_whatever_its_depth() {
+    let server = Server::start();
+    let control = &mut server.control();
+    let mut costs = Vec::new();
+    for depth in (1..=300).chain((0..300).rev()) {
+        let depth = depth.to_string();
+        let last = costs.len() >= 300;
+        let args = match last {
+            false => vec!["me:1", &depth, "300000"],
+            true => vec!["me:1", &depth, "300000", CHANNEL],
+        };
+        let script = if last { READ_RELEASE } else { READ_ACQUIRE };
+        commands_called(control);
+        run(control, Call(script, &args));
+        costs.push(commands_called(control));
+    }
+    let most = costs.iter().max();
+    assert!(most < Some(&25), "{costs:?}");
+    assert_eq!(seen(control), "");
+}
