@@ -39,6 +39,8 @@ if redis.call('exists', lock) == 0 then
 end
 
 if redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
+local holder = redis.call('hkeys', lock)[1]
+count = redis.call('hget', lock, holder)
+if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
 if target ~= '1' then return 0 end
-local left = redis.call('pttl', lock)
-return {left, redis.call('hkeys', lock)[1]}
+return {redis.call('pttl', lock), holder}

@@ -558,6 +558,13 @@ fn what_is_no_fair_lock_is_reported_and_left_alone() {
         assert_eq!(run(control, NESTED), "-3 a non-numeric hold count");
         assert_eq!(run(control, Call(RELEASE, &release)), "-3");
         assert_eq!(seen(control), state);
+        // Another field: an application's hash, which no lease ends.
+        let state = format!("name {count} -1 / a:1 -5");
+        set(control, &state);
+        for call in [QUEUES, ATTEMPTS, NESTED] {
+            assert_eq!(run(control, call), "-3 a non-numeric hold count");
+        }
+        assert_eq!(seen(control), state);
     }
     let calls = [
         QUEUES,

@@ -201,6 +201,24 @@ fn pass_raises_the_token_once_for_its_receiver() {
     rows(PASS, &["me:1", "you:1", "30000", CHANNEL], &moved);
 }
 
+/// An application's hash, which no lease ends.
+#[test]
+fn what_is_no_fenced_lock_is_reported_and_left_alone() {
+    let server = Server::start();
+    let control = &mut server.control();
+    for count in ["many", "-1", "1.5", "99999999999999999999"] {
+        control.run(&["DEL", "k"]);
+        control.run(&["HSET", "k", "name", count]);
+        for target in ["1", "2"] {
+            let found = call(control, ACQUIRE, &["me:1", target, "20000"]);
+            assert_eq!(found, "-3 a non-numeric hold count", "{count}");
+        }
+        assert_eq!(control.hash("k"), format!("name {count}"));
+        assert_eq!(control.pttl("k"), -1);
+        assert_eq!(token(control), "", "it is not raised");
+    }
+}
+
 #[test]
 fn inspect_shows_the_token_if_there_is_one_that_may_be_read() {
     let server = Server::start();

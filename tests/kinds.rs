@@ -491,6 +491,48 @@ async fn a_string_lock_is_a_value_of_each_acquisition_that_other_programs_compar
     server.finish([client]).await;
 }
 
+/// An application's hash, which has one field, or the fields of a read-write lock, and no hold count. A call that waits
+/// for it would never return.
+#[tokio::test]
+async fn an_applications_hash_is_no_lock_for_any_kind_and_stays_as_it_is() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let hashes: [&[&str]; 4] = [
+        &["name", "bob"],
+        &["mode", "write", "name", "bob"],
+        &["mode", "write", "name:write", "bob"],
+        &["mode", "read", "name", "bob"],
+    ];
+    for kind in KINDS {
+        for (nth, fields) in hashes.iter().enumerate() {
+            let name = format!("user:{kind}:{nth}");
+            control.run(&[&["HSET", &*name], *fields].concat());
+            let lock = client.lock_of(kind, &*name);
+            let waited = within(ms(5_000), lock.lock()).await;
+            let waited = waited.unwrap_or_else(|| panic!("{kind} waits for {fields:?}"));
+            let calls = [
+                ("lock", waited.map(drop)),
+                ("try_lock", lock.try_lock().await.map(drop)),
+                ("try_lock_for", lock.try_lock_for(ms(5_000)).await.map(drop)),
+                ("inspect", lock.inspect().await.map(drop)),
+                ("force_unlock", lock.force_unlock().await.map(drop)),
+            ];
+            for (call, answer) in calls {
+                match answer {
+                    Err(Error::NotALock { key, .. }) => assert_eq!(key, name),
+                    other => panic!("{call} of {kind} on {fields:?}: {other:?}"),
+                }
+            }
+            assert_eq!(control.run(&["HGETALL", &name]), fields.join(" "), "{kind}");
+            assert_eq!(control.pttl(&name), -1, "{kind}");
+            control.run(&["DEL", &name]);
+        }
+    }
+    assert_eq!(client.stats().entries, 0);
+    server.finish([client]).await;
+}
+
 #[tokio::test]
 async fn kinds_are_read_from_text_and_a_wrong_one_is_named() {
     for kind in KINDS {

@@ -756,6 +756,25 @@ fn what_is_no_read_write_lock_is_reported_and_left_alone() {
         assert_eq!(run(control, WRITE_AGAIN), "-3 a non-numeric hold count");
         assert_eq!(run(control, WRITE_STAYS), "-3");
         assert_eq!(seen(control), state);
+        // Other fields: an application's hash, which no lease ends.
+        for fields in [
+            ["mode", "write", "name", count],
+            ["mode", "write", "name:write", count],
+            ["mode", "read", "name", count],
+        ] {
+            set(control, "");
+            control.run(&[&["HSET", "k"], &fields[..]].concat());
+            for call in [READ, WRITE] {
+                let found = run(control, call);
+                let is_refused = ["-3 a non-numeric hold count", "-3 no writer"];
+                assert!(is_refused.contains(&&*found), "{fields:?}: {found}");
+            }
+            assert_eq!(control.run(&["HGETALL", "k"]), fields.join(" "));
+            assert_eq!(
+                (control.pttl("k"), control.run(&["KEYS", "*"])),
+                (-1, "k".into())
+            );
+        }
     }
 }
 

@@ -327,6 +327,14 @@ fn what_is_no_lock_is_reported_and_left_alone() {
             "1",
             "the last release needs no count"
         );
+        // Another field: an application's hash, which no lease ends.
+        control.run(&["HSET", "k", "name", count]);
+        for target in [1, 2] {
+            let found = acquire(control, target, "5000");
+            assert_eq!(found, "-3 a non-numeric hold count", "{count}");
+        }
+        assert_eq!(control.hash("k"), format!("name {count}"));
+        assert_eq!(control.pttl("k"), -1);
     }
 }
 

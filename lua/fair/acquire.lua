@@ -25,8 +25,11 @@ local queues, channel, way = ARGV[5] == '1', ARGV[6], ARGV[7] or 'publish'
 
 local left = redis.call('pttl', lock)
 local count = redis.call('hget', lock, owner)
+if not count and left ~= -2 and redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
+local holder = not count and left ~= -2 and redis.call('hkeys', lock)[1]
+local held = holder and redis.call('hget', lock, holder) or count
+if held and (not string.find(held, '^%d+$') or #held > 10) then return {-3, 'a non-numeric hold count'} end
 if count then
-  if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
   -- The lease is written first, as in acquire.lua.
   redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
   if count ~= target then redis.call('hincrby', lock, owner, string.format('%d', target - count)) end
@@ -34,7 +37,6 @@ if count then
   redis.call('pttl', lock)
   return 1
 end
-if left ~= -2 and redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
 if target ~= '1' then return 0 end
 
 local now, own = clock(), redis.call('zscore', timeouts, owner)
@@ -42,7 +44,6 @@ local ended, head, ends = front(now, owner, {})
 local place = (redis.call('lpos', queue, owner) or #ended - 1) - #ended
 local takes = left == -2 and (not head or head == owner)
 local joins = queues and not takes and place == -1
-local holder = left ~= -2 and redis.call('hkeys', lock)[1]
 
 -- Returns 0 while the key is absent: an invalid lease or a missing permission fails here, before any write.
 if takes then redis.call('pexpire', lock, lease_ms) end

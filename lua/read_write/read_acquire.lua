@@ -30,10 +30,20 @@ if count and (not string.find(count, '^%d+$') or #count > 5) then return {-3, 'a
 if not count and target > 1 then return 0 end
 local writes = mode == 'write' and redis.call('hexists', lock, owner .. ':write') == 1
 if mode == 'write' and not count and not writes then
+  local writer = false
   for _, field in ipairs(redis.call('hkeys', lock)) do
-    if string.find(field, ':write$') then return {left, field} end
+    if string.find(field, ':write$') then writer = field end
   end
-  return {-3, 'no writer'}
+  if not writer then return {-3, 'no writer'} end
+  local held = redis.call('hget', lock, writer)
+  if not string.find(held, '^%d+$') or #held > 10 then return {-3, 'a non-numeric hold count'} end
+  return {left, writer}
+end
+-- No lock lacks an expiry. A hash that is joined would get one, and be deleted with its last reader.
+local others = mode == 'read' and not count and left == -1 and redis.call('hgetall', lock) or {}
+for n = 1, #others, 2 do
+  local is_count = string.find(others[n + 1], '^%d+$') and #others[n + 1] <= 5
+  if others[n] ~= 'mode' and not is_count then return {-3, 'a non-numeric hold count'} end
 end
 -- The key of the last hold covers all holds of this owner: another reader's release looks at the longest.
 local last = prefix .. target

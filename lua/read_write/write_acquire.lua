@@ -42,4 +42,7 @@ for _, other in ipairs(redis.call('hkeys', lock)) do
   if other ~= 'mode' and (not holder or string.find(other, ':write$')) then holder = other end
 end
 if not holder then return {-3, 'no holder'} end
+count = redis.call('hget', lock, holder)
+local digits = string.find(holder, ':write$') and 10 or 5
+if not string.find(count, '^%d+$') or #count > digits then return {-3, 'a non-numeric hold count'} end
 return {left, holder}
