@@ -23,7 +23,8 @@ pub(crate) use tls::tls_problem;
 pub(crate) use cause::Cause;
 use cause::{Source, auth, denied, no_answer, redis, refusal, refused};
 pub(crate) use refusal::{
-    Denied, RefusalKind, is_from_server, is_of_a_replica, missing_channel, pattern_of,
+    Denied, RefusalKind, is_from_server, is_of_a_replica, line_in_script, missing_channel,
+    pattern_of,
 };
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
@@ -332,6 +333,7 @@ impl Error {
                 script,
                 reply: reply.clone(),
             },
+            Self::NotALock { key, found } => Self::not_a_lock(key, found),
             Self::Closed => Self::Closed,
             Self::NoRuntime => Self::NoRuntime,
             other => Self::NoAnswer {

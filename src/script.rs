@@ -35,7 +35,7 @@ pub(crate) use files::{ALL, of_kind};
 pub(crate) use guarded::{Guarded, guarded};
 pub(crate) use inspect::{Inspected, Seen, inspect, inspect_with_token};
 pub(crate) use place::QueuePlace;
-use place::{keys, keys_to_free, read_keys, with_first_read};
+use place::{keys, keys_to_free, millis_or_none, read_keys, with_first_read};
 pub(crate) use queue::{Queued, inspect_queue, leave};
 #[cfg(test)]
 pub(crate) use refused::commands;
@@ -78,7 +78,7 @@ pub(crate) fn acquire(
     let counted_in = Arg::Text(name.counted_in(field));
     let mut args: Args = smallvec![counted_in, Arg::Number(target.into()), millis(lease)];
     if name.kind().has_queue() {
-        args.extend([millis(place.wait), place.word()]);
+        args.extend([millis(place.wait), millis_or_none(place.stays)]);
         args = announced_by(name, announce, args);
     }
     Call {
@@ -188,22 +188,19 @@ pub(crate) enum Released {
     NoToken,
 }
 
+/// `leaves`: with which wait the place was taken that the owner gives up in the queue of a fair lock, if it does.
 pub(crate) fn release(
     name: &LockName,
     field: &Arc<str>,
     target: u32,
     lease: Duration,
-    (place, announce): (QueuePlace, Announce),
+    (leaves, announce): (Option<Duration>, Announce),
 ) -> Call<Released> {
     let counted_in = Arg::Text(name.counted_in(field));
     let args = smallvec![counted_in, Arg::Number(target.into()), millis(lease)];
     let mut args = announced_by(name, announce, args);
     if name.kind().has_queue() {
-        let leaves = QueuePlace {
-            is_wanted: !place.is_wanted,
-            ..place
-        };
-        args.extend([millis(place.wait), leaves.word()]);
+        args.push(millis_or_none(leaves));
     }
     Call {
         script: Scripts::of(name.kind()).release,

@@ -18,9 +18,9 @@ use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, SyncReplicas, slot_of};
 use crate::runtime::{Clock, Runtime};
-use crate::script::{QueuePlace, RetryPolicy};
+use crate::script::RetryPolicy;
 use crate::wait::Channels;
-use crate::wire::{Announce, LockName};
+use crate::wire::LockName;
 
 pub(crate) struct Shared {
     pub(crate) client_id: Arc<str>,
@@ -93,12 +93,6 @@ impl Shared {
             future.as_mut().poll(context)
         })
         .await
-    }
-
-    /// What a call says about its owner's place in the queue of a fair lock, and how owners are told there.
-    pub(crate) fn place(&self, is_wanted: bool) -> (QueuePlace, Announce) {
-        let wait = self.config.rules.fair_wait;
-        (QueuePlace { wait, is_wanted }, self.redis.announce())
     }
 
     /// The name of a lock, if it is a good one here.

@@ -273,10 +273,7 @@ impl<T> From<Call<T>> for ScriptCall {
     }
 }
 
-fn place(is_wanted: bool) -> (script::QueuePlace, Announce) {
-    let wait = Duration::from_secs(300);
-    (script::QueuePlace { wait, is_wanted }, Announce::Classic)
-}
+const FAIR_WAIT: Duration = Duration::from_secs(300);
 
 /// The call that acquires a lock of this kind.
 pub fn acquire_of(
@@ -287,7 +284,9 @@ pub fn acquire_of(
     lease: Duration,
 ) -> Result<ScriptCall, Error> {
     let name = LockName::new(kind, "", key)?;
-    Ok(script::acquire(&name, &field.into(), target, lease, place(true)).into())
+    let (wait, stays) = (FAIR_WAIT, Some(FAIR_WAIT));
+    let place = (script::QueuePlace { wait, stays }, Announce::Classic);
+    Ok(script::acquire(&name, &field.into(), target, lease, place).into())
 }
 
 /// The call that releases a lock of this kind.
@@ -299,7 +298,8 @@ pub fn release_of(
     lease: Duration,
 ) -> Result<ScriptCall, Error> {
     let name = LockName::new(kind, "", key)?;
-    Ok(script::release(&name, &field.into(), target, lease, place(false)).into())
+    let leaves = (Some(FAIR_WAIT), Announce::Classic);
+    Ok(script::release(&name, &field.into(), target, lease, leaves).into())
 }
 
 /// The call that hands a lock of this kind over.

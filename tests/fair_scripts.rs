@@ -202,32 +202,38 @@ fn rows(call: Call<'_>, table: &[Row]) {
 }
 
 /// Takes the lock in its turn, or queues up, with a lease of 5 units and a wait of 100.
-const QUEUES: Call<'_> = Call(ACQUIRE, &["me:1", "1", "50000", "1000000", "1", CHANNEL]);
+const QUEUES: Call<'_> = Call(
+    ACQUIRE,
+    &["me:1", "1", "50000", "1000000", "1000000", CHANNEL],
+);
 /// The same without queueing.
 const ATTEMPTS: Call<'_> = Call(ACQUIRE, &["me:1", "1", "50000", "1000000", "0", CHANNEL]);
-const NESTED: Call<'_> = Call(ACQUIRE, &["me:1", "2", "300000", "1000000", "1", CHANNEL]);
+const NESTED: Call<'_> = Call(
+    ACQUIRE,
+    &["me:1", "2", "300000", "1000000", "1000000", CHANNEL],
+);
 
 #[test]
 fn acquire_takes_a_free_lock_in_its_turn() {
     let table = [
         ("/", "1", "1", "me:1 1 5 /"),
-        // The turns of those after it come earlier, and no earlier than one wait from now.
+        // The turns of those after it come earlier, by no more than its place had left.
         ("/ me:1 50", "1", "1", "me:1 1 5 /"),
         (
             "/ me:1 50 a:1 350 b:1 150",
             "1",
             "1",
-            "me:1 1 5 / a:1 250 b:1 100",
+            "me:1 1 5 / a:1 300 b:1 100",
         ),
         // A client that counts with shorter waits keeps its place.
         ("/ me:1 50 a:1 30", "1", "1", "me:1 1 5 / a:1 30"),
         ("/ me:1 50 a:1 ?", "1", "1", "me:1 1 5 / a:1 ?"),
-        ("/ me:1 ? a:1 350", "1", "1", "me:1 1 5 / a:1 250"),
+        ("/ me:1 ? a:1 350", "1", "1", "me:1 1 5 / a:1 350"),
         // An own place that has ended is still the own turn: this owner is alive.
-        ("/ me:1 -5 a:1 350", "1", "1", "me:1 1 5 / a:1 250"),
+        ("/ me:1 -5 a:1 350", "1", "1", "me:1 1 5 / a:1 350"),
         // Places that have ended are no turn.
         ("/ a:1 -5 b:1 -3", "1", "1", "me:1 1 5 /"),
-        ("/ a:1 -5 me:1 50 b:1 350", "1", "1", "me:1 1 5 / b:1 250"),
+        ("/ a:1 -5 me:1 50 b:1 350", "1", "1", "me:1 1 5 / b:1 300"),
         // What is no place is cleared away.
         ("/ + me:1 50", "1", "1", "me:1 1 5 /"),
         // An earlier copy has taken it, or an outer hold.
@@ -269,12 +275,12 @@ fn acquire_of_a_lock_that_is_busy_or_anothers_turn_takes_one_place() {
                 "200 you:1 1",
                 "you:1 1 200 / a:1 130 me:1 300",
             ),
-            // An own place is prolonged, never shortened.
+            // An own place is prolonged, never shortened, and those after it with it.
             (
                 "you:1 1 20 / a:1 130 me:1 50 b:1 400",
                 "20 you:1 1",
                 "20 you:1 1",
-                "you:1 1 20 / a:1 130 me:1 200 b:1 400",
+                "you:1 1 20 / a:1 130 me:1 230 b:1 580",
             ),
             (
                 "you:1 1 20 / me:1 500",
@@ -287,13 +293,13 @@ fn acquire_of_a_lock_that_is_busy_or_anothers_turn_takes_one_place() {
                 "you:1 1 20 / me:1 -5 a:1 200",
                 "20 you:1 0",
                 "20 you:1 0",
-                "you:1 1 20 / me:1 100 a:1 200",
+                "you:1 1 20 / me:1 100 a:1 305",
             ),
             (
                 "you:1 1 20 / a:1 -5 me:1 -4 b:1 -3",
                 "20 you:1 0",
                 "20 you:1 0",
-                "you:1 1 20 / me:1 100 b:1 -3",
+                "you:1 1 20 / me:1 100 b:1 101",
             ),
             (
                 "you:1 1 20 / me:1 ?",
@@ -306,7 +312,7 @@ fn acquire_of_a_lock_that_is_busy_or_anothers_turn_takes_one_place() {
                 "you:1 1 20 / a:1 -5 b:1 -3 c:1 130 d:1 -1",
                 "20 you:1 2",
                 "20 you:1 2",
-                "you:1 1 20 / c:1 130 d:1 -1 me:1 300",
+                "you:1 1 20 / c:1 130 d:1 -1 me:1 120",
             ),
             (
                 "you:1 1 20 / a:1 -5",
@@ -331,19 +337,19 @@ fn acquire_of_a_lock_that_is_busy_or_anothers_turn_takes_one_place() {
                 "/ a:1 30",
                 "-5 30 a:1 1",
                 "-5 30 a:1 1",
-                "/ a:1 30 me:1 200",
+                "/ a:1 30 me:1 130",
             ),
             (
                 "/ a:1 -5 b:1 30",
                 "-5 30 b:1 1",
                 "-5 30 b:1 1",
-                "/ b:1 30 me:1 200",
+                "/ b:1 30 me:1 130",
             ),
             (
                 "/ a:1 30 me:1 130",
                 "-5 30 a:1 1",
                 "-5 30 a:1 1",
-                "/ a:1 30 me:1 200",
+                "/ a:1 30 me:1 130",
             ),
         ],
     );
@@ -402,7 +408,7 @@ fn acquire_that_does_not_queue_takes_no_place_and_keeps_another_calls() {
 
 #[test]
 fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() {
-    let leaves = ["me:1", "0", "10000", CHANNEL, "publish", "1000000", "1"];
+    let leaves = ["me:1", "0", "10000", CHANNEL, "publish", "1000000"];
     rows(
         Call(RELEASE, &leaves),
         &[
@@ -412,24 +418,24 @@ fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() 
             ("me:1 1 20 / a:1 -5 b:1 130", "1", "0", "/ b:1 130"),
             ("me:1 1 20 / a:1 -5", "1", "0", "/"),
             ("me:1 1 20 / a:1 ?", "1", "0", "/ a:1 ?"),
-            // Those after it come earlier, and no earlier than one wait from now.
+            // Those that end after it come earlier.
             (
                 "you:1 1 20 / a:1 130 me:1 230 b:1 330 c:1 150 d:1 30",
                 "-1",
                 "-1",
-                "you:1 1 20 / a:1 130 b:1 230 c:1 100 d:1 30",
+                "you:1 1 20 / a:1 130 b:1 230 c:1 150 d:1 30",
             ),
-            ("/ me:1 50 a:1 350", "0", "0", "/ a:1 250"),
+            ("/ me:1 50 a:1 350", "0", "0", "/ a:1 300"),
             // It is gone before anybody's turn is looked at.
-            ("/ me:1 -5 a:1 350", "0", "0", "/ a:1 250"),
-            ("/ a:1 -5 me:1 50 b:1 350", "0", "0", "/ b:1 250"),
-            ("/ me:1 50 a:1 -5 b:1 350", "0", "0", "/ b:1 250"),
+            ("/ me:1 -5 a:1 350", "0", "0", "/ a:1 350"),
+            ("/ a:1 -5 me:1 50 b:1 350", "0", "0", "/ b:1 300"),
+            ("/ me:1 50 a:1 -5 b:1 350", "0", "0", "/ b:1 300"),
             ("you:1 1 20 / + me:1 50", "-1", "-1", "you:1 1 20 /"),
             ("you:1 1 20 / me:1 ?", "-1", "-1", "you:1 1 20 /"),
             ("you:1 1 20 / a:1 -5", "-1", "-1", "you:1 1 20 / a:1 -5"),
         ],
     );
-    let stays = ["me:1", "0", "10000", CHANNEL, "publish", "1000000", "0"];
+    let stays = ["me:1", "0", "10000", CHANNEL, "publish", "0"];
     rows(
         Call(RELEASE, &stays),
         &[
@@ -444,7 +450,7 @@ fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() 
             ("/ a:1 -5 me:1 50", "0", "0", "/ me:1 50"),
         ],
     );
-    let nested = ["me:1", "1", "300000", CHANNEL, "publish", "1000000", "1"];
+    let nested = ["me:1", "1", "300000", CHANNEL, "publish", "1000000"];
     rows(
         Call(RELEASE, &nested),
         &[
@@ -473,7 +479,7 @@ fn many_owners_leave_in_one_call() {
                 "you:1 1 20 / a:1 130 me:1 230 b:1 330 me:2 430 me:3 480 c:1 580 d:1 180",
                 "-1 -1 -1",
                 "-1 -1 -1",
-                "you:1 1 20 / a:1 130 b:1 230 c:1 330 d:1 100",
+                "you:1 1 20 / a:1 130 b:1 230 c:1 330 d:1 180",
             ),
             (
                 "/ me:1 100 a:1 -5 me:2 300 b:1 700 me:3 800 c:1 900",
@@ -547,7 +553,7 @@ fn inspect_shows_the_holder_and_the_queue() {
 fn what_is_no_fair_lock_is_reported_and_left_alone() {
     let server = Server::start();
     let control = &mut server.control();
-    let release = ["me:1", "1", "10000", CHANNEL, "publish", "1000000", "1"];
+    let release = ["me:1", "1", "10000", CHANNEL, "publish", "1000000"];
     let kind = "mode read a:1 1 20 / a:1 -5";
     set(control, kind);
     assert_eq!(run(control, QUEUES), "-3 a hash of another kind");
@@ -571,7 +577,7 @@ fn what_is_no_fair_lock_is_reported_and_left_alone() {
         ATTEMPTS,
         Call(
             RELEASE,
-            &["me:1", "0", "10000", CHANNEL, "publish", "1000000", "1"],
+            &["me:1", "0", "10000", CHANNEL, "publish", "1000000"],
         ),
         Call(LEAVE, &[CHANNEL, "publish", "me:1", "1000000"]),
         Call(INSPECT, &[]),
@@ -596,7 +602,7 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
     for lease in ["9223372036854775807", "nonsense"] {
         for state in ["/", "/ me:1 50 a:1 350", "me:1 1 20 /", "/ a:1 -5 b:1 -4"] {
             set(control, state);
-            let args = ["me:1", "1", lease, "1000000", "1", CHANNEL];
+            let args = ["me:1", "1", lease, "1000000", "1000000", CHANNEL];
             let answer = run(control, Call(ACQUIRE, &args));
             assert!(answer.starts_with("error"), "{state}: {answer}");
             assert_eq!(seen(control), state);
@@ -634,18 +640,9 @@ fn the_owner_whose_turn_it_is_is_told_and_no_other() {
     let control = &mut server.control();
     let mut listens = server.control();
     let mut listener = Listener::of(&mut listens);
-    let release = Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
-    );
-    let stays = Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
-    );
-    let nested = Call(
-        RELEASE,
-        &["me:1", "1", "1", CHANNEL, "publish", "1000000", "1"],
-    );
+    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
+    let stays = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]);
+    let nested = Call(RELEASE, &["me:1", "1", "1", CHANNEL, "publish", "1000000"]);
     let leave = [CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"];
     let leave = Call(LEAVE, &leave);
     let force = Call(FORCE_UNLOCK, &["you:1", "0", CHANNEL, "publish"]);
@@ -723,17 +720,11 @@ fn a_message_goes_the_way_that_was_asked_for() {
 /// and waits, and no hold of another owner ends.
 #[test]
 fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
-    let release = Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
-    );
-    let keeps = Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
-    );
+    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
+    let keeps = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]);
     let nested = Call(
         RELEASE,
-        &["me:1", "1", "10000", CHANNEL, "publish", "1000000", "1"],
+        &["me:1", "1", "10000", CHANNEL, "publish", "1000000"],
     );
     let leave = Call(
         LEAVE,
@@ -741,15 +732,12 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
     );
     let force = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]);
     // What comes between.
-    let attempts = Call(ACQUIRE, &["a:1", "1", "90000", "1000000", "1", CHANNEL]);
-    let frees = Call(
-        RELEASE,
-        &["you:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
+    let attempts = Call(
+        ACQUIRE,
+        &["a:1", "1", "90000", "1000000", "1000000", CHANNEL],
     );
-    let goes = Call(
-        RELEASE,
-        &["a:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
-    );
+    let frees = Call(RELEASE, &["you:1", "0", "1", CHANNEL, "publish", "1000000"]);
+    let goes = Call(RELEASE, &["a:1", "0", "1", CHANNEL, "publish", "1000000"]);
     let ends = Call("redis.call('del', KEYS[1]) return 1", &[]);
     // call, state, first answer, what comes between, second answer, state after both
     let table = [
@@ -760,8 +748,8 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "/ me:1 50 a:1 350",
             "1",
             ends,
-            "-5 250 a:1 1",
-            "/ a:1 250 me:1 350",
+            "-5 300 a:1 1",
+            "/ a:1 300 me:1 400",
         ),
         (
             QUEUES,
@@ -785,7 +773,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "20 you:1 1",
             frees,
             "-5 50 a:1 1",
-            "/ a:1 50 me:1 200",
+            "/ a:1 50 me:1 150",
         ),
         (
             QUEUES,
@@ -830,7 +818,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "-1",
             frees,
             "0",
-            "/ a:1 250",
+            "/ a:1 300",
         ),
         (
             release,
@@ -838,7 +826,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "-1",
             attempts,
             "-1",
-            "you:1 1 20 / a:1 250",
+            "you:1 1 20 / a:1 300",
         ),
         // A late copy removes the place that a younger call of its owner has taken: that call takes one again, behind others.
         (release, "me:1 1 20 / a:1 50", "1", QUEUES, "0", "/ a:1 50"),
@@ -848,7 +836,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "1",
             QUEUES,
             "0",
-            "/ a:1 50 me:1 200",
+            "/ a:1 50 me:1 150",
         ),
         // And it frees what a younger call has: the core begins none before the release is answered.
         (keeps, "me:1 1 20 /", "1", QUEUES, "1", "/"),
@@ -867,7 +855,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "-1 -1",
             attempts,
             "-1 -1",
-            "you:1 1 20 / a:1 250",
+            "you:1 1 20 / a:1 300",
         ),
         (
             leave,
@@ -875,7 +863,7 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
             "-1 -1",
             frees,
             "0 0",
-            "/ a:1 250",
+            "/ a:1 300",
         ),
         (
             leave,
@@ -906,15 +894,15 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
 fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
     let server = Server::start();
     let control = &mut server.control();
-    let release = Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
+    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
+    let another = Call(
+        ACQUIRE,
+        &["me:2", "1", "50000", "1000000", "1000000", CHANNEL],
     );
-    let another = Call(ACQUIRE, &["me:2", "1", "50000", "1000000", "1", CHANNEL]);
     for (state, found, left) in [
         // It has taken the lock, or a place.
         ("/", "5 me:1 0", "me:1 1 5 / me:2 105"),
-        ("/ a:1 50", "-5 50 a:1 2", "/ a:1 50 me:1 200 me:2 300"),
+        ("/ a:1 50", "-5 50 a:1 2", "/ a:1 50 me:1 150 me:2 250"),
     ] {
         set(control, state);
         // The first copy, its release, and the late copy.
@@ -925,7 +913,7 @@ fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
         assert_eq!(seen(control), left, "{state}");
         if state != "/" {
             // Its turn comes: the answer names it.
-            let gone = ["a:1", "0", "1", CHANNEL, "publish", "1000000", "1"];
+            let gone = ["a:1", "0", "1", CHANNEL, "publish", "1000000"];
             run(control, Call(RELEASE, &gone));
             assert_eq!(run(control, another), "-5 100 me:1 1", "{state}");
         }
@@ -960,7 +948,7 @@ return 1";
             .map(|place| (place[0], place[1].div_ceil(100)));
         places.collect::<Vec<_>>()
     };
-    let take = ["0", "1", "50000", "1000000", "1", CHANNEL];
+    let take = ["0", "1", "50000", "1000000", "1000000", CHANNEL];
     assert_eq!(run(control, Call(ACQUIRE, &take)), "1");
     let after: Vec<_> = (1..OWNERS).map(|nth| (nth, nth)).collect();
     assert!(places(control) == after);
@@ -996,17 +984,11 @@ const CALLS: [Call<'_>; 11] = [
     QUEUES,
     ATTEMPTS,
     NESTED,
+    Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]),
+    Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]),
     Call(
         RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "1"],
-    ),
-    Call(
-        RELEASE,
-        &["me:1", "0", "1", CHANNEL, "publish", "1000000", "0"],
-    ),
-    Call(
-        RELEASE,
-        &["me:1", "1", "300000", CHANNEL, "publish", "1000000", "1"],
+        &["me:1", "1", "300000", CHANNEL, "publish", "1000000"],
     ),
     Call(
         LEAVE,
@@ -1056,18 +1038,15 @@ fn roll(rolls: &mut Rolls) -> (&'static str, Vec<&'static str>) {
     const TIMES: [&str; 4] = ["100000", "200000", "300000", "400000"];
     let owner = rolls.of(&OWNERS);
     let (lease, wait) = (rolls.of(&TIMES), rolls.of(&TIMES));
-    let flag = rolls.of(&["0", "1"]);
+    let given = rolls.of(&["0", wait]);
     match rolls.below(16) {
         0..=5 => {
             let target = rolls.of(&["1", "1", "1", "2", "3"]);
-            (ACQUIRE, vec![owner, target, lease, wait, flag, "c"])
+            (ACQUIRE, vec![owner, target, lease, wait, given, "c"])
         }
         6..=9 => {
             let target = rolls.of(&["0", "0", "1", "2"]);
-            (
-                RELEASE,
-                vec![owner, target, lease, "c", "publish", wait, flag],
-            )
+            (RELEASE, vec![owner, target, lease, "c", "publish", given])
         }
         10 => {
             let other = if owner == "me:1" { "me:2" } else { "me:1" };

@@ -8,7 +8,7 @@
 -- ARGV[2]  target   hold count to set, 1 to 4294967295
 -- ARGV[3]  lease    milliseconds, at least 1
 -- ARGV[4]  wait     milliseconds for which a place counts after its turn has come, at least 1
--- ARGV[5]  queues   '1': an owner that cannot take the lock takes a place, or prolongs its own; '0': it only attempts
+-- ARGV[5]  stays    an owner that cannot take the lock takes a place, or prolongs its own to this; 0: it only attempts
 -- ARGV[6]  channel  the owner whose turn it is hears `channel:owner`
 -- ARGV[7]  way      'publish' (if not given), 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
 --
@@ -21,7 +21,7 @@
 --   {-5, left, head, place}  free, but another owner's turn: milliseconds left of its place, and that owner
 
 local lock, owner, target, lease_ms, wait_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local queues, channel, way = ARGV[5] == '1', ARGV[6], ARGV[7] or 'publish'
+local stays_ms, channel, way = tonumber(ARGV[5]), ARGV[6], ARGV[7] or 'publish'
 
 local left = redis.call('pttl', lock)
 local count = redis.call('hget', lock, owner)
@@ -43,7 +43,7 @@ local now, own = clock(), redis.call('zscore', timeouts, owner)
 local ended, head, ends = front(now, owner, {})
 local place = (redis.call('lpos', queue, owner) or #ended - 1) - #ended
 local takes = left == -2 and (not head or head == owner)
-local joins = queues and not takes and place == -1
+local joins = stays_ms > 0 and not takes and place == -1
 
 -- Returns 0 while the key is absent: an invalid lease or a missing permission fails here, before any write.
 if takes then redis.call('pexpire', lock, lease_ms) end
@@ -53,7 +53,7 @@ if takes then
   redis.call('hincrby', lock, owner, 1)
   redis.call('pexpire', lock, lease_ms)
   remove(ended)
-  if head or own then leave({[owner] = wait_ms}, now) end
+  if head or own then reorder({[owner] = wait_ms}, now) end
   redis.call('pttl', lock)
   return 1
 end
@@ -61,16 +61,17 @@ end
 -- A release told an owner whose place has ended since, or the lease ended, and none was told. One that only now takes a
 -- place may come directly after a release, which has told this one.
 if left == -2 and (#ended > 0 or not joins) then tell(head, channel, way) end
-local due = place > -1 and (queues or not own) and math.max(own or 0, now + wait_ms * (place + 1))
-if joins then
-  local last = redis.call('lindex', queue, -1)
-  local tail = head and redis.call('zscore', timeouts, last) or 0
-  place = redis.call('rpush', queue, owner) - 1 - #ended
-  -- At least what a second copy of this call prolongs it to.
-  due = math.max(tail, now + math.max(left, wait_ms * place)) + wait_ms
+if joins or place > -1 and (stays_ms > 0 or not own) then
+  local before = head and (joins or place > 0) and redis.call('lindex', queue, joins and -1 or place + #ended - 1)
+  local turn = before and (redis.call('zscore', timeouts, before) or now + wait_ms) or 0
+  turn = math.max(turn, joins and now + left or now, now)
+  local known = not joins and tonumber(own or 0) or 0
+  local due = math.max(known, turn + (known == 0 and wait_ms or stays_ms))
+  if joins then place = redis.call('rpush', queue, owner) - 1 - #ended end
+  if known > 0 and due > known then reorder({}, now, owner, due - known) end
+  redis.call('zadd', timeouts, string.format('%d', due), owner)
 end
 remove(ended)
-if due then redis.call('zadd', timeouts, string.format('%d', due), owner) end
 if own and place == -1 then redis.call('zrem', timeouts, owner) end
 if head and not ends and head ~= owner then
   ends = now + wait_ms

@@ -30,7 +30,7 @@ may_change()
 if head then tell(head, channel, way) end
 if frees then redis.call('del', lock) end
 remove(ended)
-leave(waits, now)
+reorder(waits, now)
 
 for n = 1, #ARGV / 2 - 1 do
   local held = ARGV[2 * n + 1] == holder

@@ -55,20 +55,20 @@ local function remove(owners)
   end
 end
 
--- Removes owners with their waits. The turns of those after them come earlier by as much, so their places end earlier,
--- but no earlier than one wait from now, because other clients count with shorter waits.
-local function leave(waits, now)
+-- Removes owners with their waits, and makes room for a place that gets `longer`. The turns of those after it come later;
+-- of those after an owner that leaves earlier, by what its place has left, at most its wait. Places that end before stay.
+local function reorder(waits, now, prolonged, longer)
   local scores, ends = redis.call('zrange', timeouts, 0, -1, 'withscores'), {}
   for n = 1, #scores, 2 do ends[scores[n]] = tonumber(scores[n + 1]) end
-  local members, earlier, floor, changes = redis.call('lrange', queue, 0, -1), 0, 0, {}
+  local members, moved, last, changes = redis.call('lrange', queue, 0, -1), 0, 0, {}
   for n, member in ipairs(members) do
-    local wait, score = waits[member], ends[member]
-    if wait then
-      earlier, floor = earlier + wait, math.max(floor, now + wait)
-      redis.call('lrem', queue, 1, member)
-    elseif score and earlier > 0 and math.max(score - earlier, floor) < score then
-      changes[#changes + 1] = string.format('%d', math.max(score - earlier, floor))
-      changes[#changes + 1] = member
+    local wait, score = waits[member], ends[member] or 0
+    if wait then redis.call('lrem', queue, 1, member) end
+    if wait or member == prolonged then
+      last = math.max(last, score)
+      moved = moved + (wait and -math.max(0, math.min(wait, score + moved - now)) or longer)
+    elseif moved ~= 0 and score > last then
+      changes[#changes + 1], changes[#changes + 2] = string.format('%d', score + moved), member
     end
     -- Lua does not unpack a list of any length.
     if #changes == 2000 or #changes > 0 and n == #members then

@@ -10,8 +10,7 @@
 -- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1
 -- ARGV[4]  channel  the owner whose turn it is hears `channel:owner`
 -- ARGV[5]  way      'publish', 'spublish', 'both', or 'auto': both if anybody here hears 'publish'
--- ARGV[6]  wait     milliseconds that the place of this owner was taken with, at least 1
--- ARGV[7]  leaves   '1': this owner leaves the queue; '0': a place of it stays
+-- ARGV[6]  wait     milliseconds that the place was taken with which this owner gives up; 0: a place of it stays
 --
 -- Returns
 --    1  released: the count is the target
@@ -21,7 +20,7 @@
 --   -3  not a lock: the count is not a number; nothing changed
 
 local lock, owner, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local waits = ARGV[7] == '1' and {[owner] = tonumber(ARGV[6])} or {}
+local waits = ARGV[6] ~= '0' and {[owner] = tonumber(ARGV[6])} or {}
 
 local count = redis.call('hget', lock, owner)
 local stays = count and target ~= '0'
@@ -48,6 +47,6 @@ elseif free then
   if count then redis.call('del', lock) end
 end
 remove(ended)
-if leaves then leave(waits, now) end
+if leaves then reorder(waits, now) end
 if count then return 1 + heard end
 return free and 0 or -1

@@ -5,6 +5,7 @@
 //! while callers of other owners queue. A re-entry never queues.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::LockCore;
 use super::hold::local_deadline;
@@ -47,6 +48,8 @@ pub struct Permit {
     pub target: u32,
     /// A busy reply leaves the owner a place in the server's queue.
     pub queues_up: bool,
+    /// For how long that counts after its turn has come.
+    pub place_wait: Duration,
     pub terms: Terms,
 }
 
@@ -254,10 +257,12 @@ impl LockCore {
         );
         self.ensure_face(now, owner, field);
         let begun = self.change(now, owner, out, |own, cx| {
-            let acquire = own.begin_acquire(id, order, terms.lease, around, cx);
-            (acquire, Arc::clone(&own.field))
+            let acquire = own.begin_acquire(id, order, terms, around, cx);
+            let place_wait = own.tenure.place_wait();
+            (acquire, Arc::clone(&own.field), place_wait)
         });
-        let (acquire, field) = begun.unwrap_or_else(|| unreachable!("it was put in above"));
+        let (acquire, field, place_wait) =
+            begun.unwrap_or_else(|| unreachable!("it was put in above"));
         let Acquire {
             id: op,
             target,
@@ -276,6 +281,7 @@ impl LockCore {
             field,
             target,
             queues_up,
+            place_wait,
             terms,
         }))
     }

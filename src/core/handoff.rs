@@ -20,7 +20,7 @@ use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
 use super::op::{Around, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Lane, Order, PassStreak, Waiter};
+use super::queue::{Lane, Order, PassStreak, Terms, Waiter};
 use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, OwnerKey, Time, Token, Total, WaiterId};
 
@@ -71,14 +71,14 @@ impl LockCore {
             return None;
         }
         let waiter = self.receiver(head)?;
-        let (to, lease) = (waiter.owner, waiter.terms.lease);
+        let (to, terms) = (waiter.owner, waiter.terms);
         let field = waiter.field?;
         let generation = self.ids.generation();
         let receiver = || OwnerState::new(Arc::clone(&field), generation, false, now);
         self.owners.ensure(to, receiver);
         // The value of a string lock is used once: for another pass the call names a field when it asks again.
         self.queue.use_field(head);
-        let op = self.change(now, to, out, |own, cx| own.begin_grant(head, lease, cx))?;
+        let op = self.change(now, to, out, |own, cx| own.begin_grant(head, terms, cx))?;
         self.change(now, owner, out, |own, _| {
             if let Some(release) = own.op.release_mut() {
                 release.pass = Some(Pass { to, op });
@@ -162,6 +162,7 @@ impl LockCore {
                     field,
                     target: 1,
                     queues_up: false,
+                    place_wait: waiter.terms.wait,
                     terms: waiter.terms,
                 };
                 Admission::Granted(permit, sent_at)
@@ -188,9 +189,9 @@ impl LockCore {
 
 impl OwnerState {
     /// The lock is being handed to this owner.
-    fn begin_grant(&mut self, waiter: WaiterId, lease: Duration, cx: &mut Context<'_>) -> OpId {
+    fn begin_grant(&mut self, waiter: WaiterId, terms: Terms, cx: &mut Context<'_>) -> OpId {
         let around = Around::Nothing;
-        let acquire = self.begin_acquire(waiter, Order::Queued, lease, around, cx);
+        let acquire = self.begin_acquire(waiter, Order::Queued, terms, around, cx);
         let id = acquire.id;
         if let Some(acquire) = self.op.acquire_mut() {
             acquire.grant = Some(Grant::Awaited);

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::hold::Loss;
 use super::op::{Acquire, Around, Op, Release, Unlock, Unlocking};
-use super::queue::Order;
+use super::queue::{Order, Terms};
 use super::tenure::{NOT_COUNTED, Place, Tenure};
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
@@ -176,7 +176,7 @@ impl OwnerState {
         &mut self,
         waiter: WaiterId,
         order: Order,
-        lease: Duration,
+        terms: Terms,
         around: Around,
         cx: &mut Context<'_>,
     ) -> Acquire {
@@ -187,7 +187,7 @@ impl OwnerState {
             waiter,
             order,
             target,
-            lease,
+            lease: terms.lease,
             losses: self.tenure.losses(),
             then_release: false,
             is_reported: false,
@@ -196,6 +196,9 @@ impl OwnerState {
             around,
             grant: None,
         };
+        if acquire.queues_up || !self.has_place() {
+            self.tenure.asks_for_place(terms.wait);
+        }
         self.op = Op::Acquire(acquire.clone());
         self.op_changed_at = cx.now;
         acquire

@@ -27,6 +27,8 @@ pub struct Terms {
     pub replicas: u32,
     /// Whether its hold may be one of several of its owner.
     pub reentrant: bool,
+    /// For how long a place in the queue of a fair lock counts after its turn has come.
+    pub wait: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -15,11 +15,11 @@ use super::values::{
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReleaseSend {
     /// The count to go to, and the lease that is still promised to the holds that are left. `leaves`: the owner gives
-    /// its place in the server's queue up.
+    /// its place in the server's queue up, which counts for so much.
     Count {
         target: u32,
         lease: Duration,
-        leaves: bool,
+        leaves: Option<Duration>,
     },
     /// The field that gets the lock instead, and its lease.
     Pass { to: Arc<str>, lease: Duration },
@@ -231,7 +231,7 @@ impl LockCore {
                 pass.unwrap_or_else(|| ReleaseSend::Count {
                     target,
                     lease: own.tenure.promised(now, &rules),
-                    leaves,
+                    leaves: leaves.then(|| own.tenure.place_wait()),
                 })
             })
         })

@@ -65,6 +65,8 @@ pub(super) struct Tenure {
     pub(super) reentrant: bool,
     /// Of an owner that holds nothing. Kept beside the other small fields, where it takes no room of its own.
     pub(super) place: Place,
+    /// In milliseconds, see [`place_wait`](Self::place_wait).
+    place_wait: u32,
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
@@ -93,6 +95,7 @@ impl Tenure {
             pending: false,
             reentrant: true,
             place: Place::None,
+            place_wait: 0,
             renewed_at: now,
             lease_max: Duration::ZERO,
             renewal: RenewalState::Waiting,
@@ -100,6 +103,21 @@ impl Tenure {
             behind: false,
             shared,
         }
+    }
+
+    /// An acquire begins that may leave a place which counts for `wait` after its turn has come. An owner has one place for
+    /// all its calls: it counts for the longest of them.
+    pub(super) fn asks_for_place(&mut self, wait: Duration) {
+        let wait = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
+        self.place_wait = match self.place {
+            Place::None => wait,
+            _ => self.place_wait.max(wait),
+        };
+    }
+
+    /// For how long the owner's place counts after its turn has come.
+    pub(super) fn place_wait(&self) -> Duration {
+        Duration::from_millis(self.place_wait.into())
     }
 
     pub(super) fn count(&self) -> u32 {

@@ -16,6 +16,7 @@ pub(super) const TERMS: Terms = Terms {
     limit: None,
     replicas: 0,
     reentrant: true,
+    wait: RULES.fair_wait,
 };
 pub(super) const A: OwnerKey = OwnerKey::only(ThreadId(1));
 pub(super) const B: OwnerKey = OwnerKey::only(ThreadId(2));

@@ -180,17 +180,19 @@ fn no_permission(text: &str) -> Option<RefusalKind> {
 /// Redis 6.2 twice, once with a space.
 fn command(text: &str) -> Denied {
     let quoted = || text.split_once("run the '")?.1.split_once('\'');
-    let line = || {
-        let (_, rest) = text.rsplit_once("@user_script:")?;
-        let rest = rest.trim_start();
-        let end = rest.find(|letter: char| !letter.is_ascii_digit());
-        rest[..end.unwrap_or(rest.len())].parse().ok()
-    };
-    match (quoted(), line()) {
+    match (quoted(), line_in_script(text)) {
         (Some((name, _)), _) => Denied::Command(format!("+{name}")),
         (None, Some(line)) => Denied::Line(line),
         (None, None) => Denied::Unnamed,
     }
+}
+
+/// The line of a script, counted from 1, on which a command has failed.
+pub(crate) fn line_in_script(text: &str) -> Option<usize> {
+    let (_, rest) = text.rsplit_once("@user_script:")?;
+    let rest = rest.trim_start();
+    let end = rest.find(|letter: char| !letter.is_ascii_digit());
+    rest[..end.unwrap_or(rest.len())].parse().ok()
 }
 
 /// The pattern of an ACL that matches this text, and nothing else unless the text contains what a rule cannot: ASCII

@@ -19,7 +19,7 @@ use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::redis::{Backoff, Call, Still};
 use crate::runtime::{event, in_span, span};
-use crate::script::{self, Acquired, CallError};
+use crate::script::{self, Acquired, CallError, QueuePlace};
 use crate::shared::{Shared, Taken, check_lease};
 use crate::try_lock::TryLock;
 use crate::wait::Subscription;
@@ -49,7 +49,10 @@ impl<K> Lock<K> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
-        let terms = self.terms()?;
+        let mut terms = self.terms()?;
+        if let Some(limit) = wait.deadline() {
+            terms.wait = (limit - Instant::now()).min(terms.wait);
+        }
         let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
         let mut acquiring = pin!(async {
             let entry = self.entry()?;
@@ -57,6 +60,7 @@ impl<K> Lock<K> {
                 retries: None,
                 confirming: self.confirming()?,
                 has_found_own_read: false,
+                deadline: wait.deadline(),
             };
             let mut waiter = None;
             let owner_of = (&owner, self.kind.face());
@@ -131,6 +135,7 @@ impl<K> Lock<K> {
             limit,
             replicas,
             reentrant: self.reentrant,
+            wait: shared.config.rules.fair_wait,
         })
     }
 
@@ -155,6 +160,7 @@ struct AcquireContext {
     confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     has_found_own_read: bool,
+    deadline: Option<Instant>,
 }
 
 impl AcquireContext {
@@ -224,9 +230,10 @@ async fn acquire(
                 }
                 let left = busy.lease_left;
                 waiter.note_found(busy, is_free);
+                let soon = waking.looks_soon(shared, is_free);
                 // What is published where a slot goes may not be heard.
                 let most = on_the_way.then_some(ON_THE_WAY);
-                left.into_iter().chain(most).min()
+                left.into_iter().chain(soon).chain(most).min()
             }
         };
         if entry.name.kind().has_queue() {
@@ -254,12 +261,21 @@ async fn acquire(
     }
 }
 
+/// For how long from now on a call needs its owner's place: until its deadline at most.
+fn needed(permit: &Permit, deadline: Option<Instant>) -> Duration {
+    let left = deadline.map(|limit| limit.saturating_duration_since(Instant::now()));
+    let needed = left.map_or(permit.terms.wait, |left| left.min(permit.terms.wait));
+    needed.max(MILLISECOND)
+}
+
 /// By what a call that waits is woken.
 #[derive(Default)]
 struct Waking {
     subscription: Option<Box<Subscription>>,
     /// Instead of a subscription, if the kind of lock has no messages.
     pauses: Option<Box<Backoff>>,
+    /// Between looks at a free lock while it is another owner's turn.
+    looks: Option<Box<Backoff>>,
 }
 
 impl Waking {
@@ -276,6 +292,14 @@ impl Waking {
     fn listening(&self) -> Option<&Subscription> {
         let subscription = self.subscription.as_deref();
         subscription.filter(|found| !found.is_refused())
+    }
+
+    /// In what time to look again at a lock that is free, while it is another owner's turn. What is left of that owner's
+    /// place is no lease: the owner may take the lock at any moment, and lose it, without a message.
+    fn looks_soon(&mut self, shared: &Shared, is_free: bool) -> Option<Duration> {
+        self.looks.take_if(|_| !is_free);
+        let new = || Box::new(shared.redis.backoff());
+        is_free.then(|| self.looks.get_or_insert_with(new).next())
     }
 
     /// How long to wait at most after an attempt that found the lock held for what is `left`. `None`: the call has to
@@ -372,20 +396,29 @@ impl AcquirePermit {
     }
 
     /// The next copy of the call, if its field was not used in the meantime.
-    fn call(&self, owner: &Owner, still: &Arc<StillAttempting>) -> Option<Call<Acquired>> {
+    fn call(
+        &self,
+        owner: &Owner,
+        still: &Arc<StillAttempting>,
+        deadline: Option<Instant>,
+    ) -> Option<Call<Acquired>> {
         if self.has_a_used_field(owner) {
             still.is_over.store(true, Ordering::Relaxed);
             return None;
         }
         let permit = &self.permit;
         let name = self.entry.name_of(permit.owner);
-        let place = self.entry.shared().place(permit.queues_up);
+        let place = QueuePlace {
+            wait: permit.place_wait,
+            stays: permit.queues_up.then(|| needed(permit, deadline)),
+        };
+        let announce = self.entry.shared().redis.announce();
         let mut call = script::acquire(
             name,
             &permit.field,
             permit.target,
             permit.terms.lease,
-            place,
+            (place, announce),
         );
         call.still = Some(Arc::clone(still) as Arc<dyn Still>);
         Some(call)
@@ -409,7 +442,7 @@ impl AcquirePermit {
                 Operation::Acquiring,
                 shared.retry(),
                 &self.sent,
-                |_| self.call(owner, &still),
+                |_| self.call(owner, &still, context.deadline),
             )
             .await;
             let answer = match answer {

@@ -46,9 +46,9 @@ pub(super) async fn leave(
 /// One call. Each send says what its moment has: an owner for which a call queues again stays.
 async fn send(entry: &Arc<Entry>, leavers: Vec<Leaver>) {
     let shared = entry.shared();
-    let (mut fields, mut leaving) = (Vec::new(), Vec::new());
+    let (mut places, mut leaving) = (Vec::new(), Vec::new());
     let call = || {
-        (fields, leaving) = (Vec::new(), Vec::new());
+        (places, leaving) = (Vec::new(), Vec::new());
         for (nth, leaver) in leavers.iter().enumerate() {
             let said = entry.step(|core, now, out| {
                 let field = core.field(leaver.owner)?;
@@ -59,16 +59,17 @@ async fn send(entry: &Arc<Entry>, leavers: Vec<Leaver>) {
                 field,
                 ReleaseSend::Count {
                     target: 0,
-                    leaves: true,
+                    leaves: Some(wait),
                     ..
                 },
             )) = said
             {
-                fields.push(field);
+                places.push((field, wait));
                 leaving.push(nth);
             }
         }
-        (!fields.is_empty()).then(|| script::leave(&entry.name, &fields, shared.place(false)))
+        let announce = shared.redis.announce();
+        (!places.is_empty()).then(|| script::leave(&entry.name, &places, announce))
     };
     let (doing, retry) = (Operation::Releasing, shared.no_retry());
     let answer = script::call(entry.route(), doing, retry, call).await;

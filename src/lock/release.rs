@@ -178,8 +178,8 @@ async fn send(
             Err(error) => error,
         };
         match &error.error {
-            // The key is not even a hash.
-            Error::NotALock { .. } => {
+            // The key is not even a hash. If another key of the lock has another type, it says nothing of the hold.
+            Error::NotALock { key, .. } if **key == **entry.name.key() => {
                 let answer = ReleaseAnswer {
                     gone: Some(LossReason::Changed),
                     sent_at: shared.clock.now(),
@@ -206,8 +206,8 @@ fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) 
             lease,
             leaves,
         } => {
-            let (name, place) = (entry.name_of(owner), shared.place(!leaves));
-            script::release(name, field, target, lease, place)
+            let (name, announce) = (entry.name_of(owner), shared.redis.announce());
+            script::release(name, field, target, lease, (leaves, announce))
         }
         ReleaseSend::Pass { to, lease } => {
             script::pass(&entry.name, field, &to, lease, shared.redis.announce())

@@ -37,8 +37,10 @@ pub(super) async fn release_stray_hold(entry: &Entry, holder: &str) {
     let (field, name): (Arc<str>, _) = (field.into(), entry.name.of_face(face));
     let call = || {
         let lease = Duration::from_millis(1);
-        let place = shared.place(false);
-        Some(script::release(name, &field, 0, lease, place))
+        // Which call took a place under it is not known.
+        let leaves = Some(shared.config.rules.fair_wait);
+        let announce = shared.redis.announce();
+        Some(script::release(name, &field, 0, lease, (leaves, announce)))
     };
     let released = script::call(entry.route(), Operation::Releasing, shared.retry(), call)
         .await

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::args::millis;
 use crate::redis::Arg;
 use crate::wire::LockName;
 
@@ -40,17 +41,16 @@ pub(super) fn read_keys(reads: bool, known: impl FnOnce() -> Option<Arc<str>>) -
     reads.then(|| known().map(Arg::Text).into_iter().collect())
 }
 
-/// What a call says about its owner's place in the queue of a fair lock. Locks of other kinds have none.
+/// What an acquire says about its owner's place in the queue of a fair lock. Locks of other kinds have none.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueuePlace {
     /// For how long it counts after its turn has come.
     pub(crate) wait: Duration,
-    /// Whether the owner wants one: if not, an acquire takes none, and a release gives it up.
-    pub(crate) is_wanted: bool,
+    /// For how long from then on the call needs it. `None`: it wants none.
+    pub(crate) stays: Option<Duration>,
 }
 
-impl QueuePlace {
-    pub(super) fn word(self) -> Arg {
-        Arg::Fixed(if self.is_wanted { "1" } else { "0" })
-    }
+/// `None` is 0.
+pub(super) fn millis_or_none(time: Option<Duration>) -> Arg {
+    time.map_or(Arg::Number(0), millis)
 }

@@ -1,27 +1,29 @@
 //! The calls that only a fair lock has.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::args::{announced_by, millis, sharded, text};
 use super::files::{FAIR_LEAVE, Scripts};
-use super::place::{QueuePlace, keys, keys_to_free};
+use super::place::{keys, keys_to_free};
 use super::{Released, released, shown};
 use crate::redis::{Call, Reply};
 use crate::wire::{Announce, LockName};
 
-/// Takes owners of a fair lock, each once, out of the queue, and frees the lock if one of them has it.
+/// Takes owners of a fair lock, each once and with the wait of its place, out of the queue, and frees the lock if one of
+/// them has it.
 pub(crate) fn leave(
     name: &LockName,
-    fields: &[Arc<str>],
-    (place, announce): (QueuePlace, Announce),
+    leaving: &[(Arc<str>, Duration)],
+    announce: Announce,
 ) -> Call<Vec<Released>> {
     let mut args = announced_by(name, announce, SmallVec::new());
     args.extend(
-        fields
+        leaving
             .iter()
-            .flat_map(|field| [text(field), millis(place.wait)]),
+            .flat_map(|(field, wait)| [text(field), millis(*wait)]),
     );
     Call {
         script: &FAIR_LEAVE,

@@ -6,15 +6,17 @@
 
 use std::sync::Arc;
 
-use crate::error::{Cause, Denied, Error, RefusalKind, missing_channel, pattern_of, shorten};
+use crate::error::{
+    Cause, Denied, Error, RefusalKind, line_in_script, missing_channel, pattern_of, shorten,
+};
 use crate::redis::Script;
 use crate::wire;
 
 /// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
 /// a proxy, which does not know what the server did.
 pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) -> (Error, bool) {
-    let key = keys.first().map_or("", |key| &**key);
-    let not_a_lock = |found| (Error::not_a_lock(key, found), false);
+    let key = || key_of(script, keys, &source.text);
+    let not_a_lock = |found| (Error::not_a_lock(key(), found), false);
     match &source.refusal {
         Some(RefusalKind::WrongType) => not_a_lock("a key of another type"),
         Some(RefusalKind::NotANumber) => not_a_lock("a non-numeric hold count"),
@@ -33,6 +35,36 @@ pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) ->
             (Error::refused(source, permission), false)
         }
     }
+}
+
+/// The key of the command that was refused: that of the lock, unless the text has the line of a command on another one.
+fn key_of<'a>(script: &Script, keys: &'a [Arc<str>], text: &str) -> &'a str {
+    let line = line_in_script(text).and_then(|nth| script.source.lines().nth(nth.checked_sub(1)?));
+    let nth = line.and_then(|line| {
+        let (_, rest) = line.split_once("call('")?;
+        let argument = rest.split_once("', ")?.1;
+        let name = argument.split([',', ')']).next()?;
+        key_number(name).or_else(|| assigned_key(script.source, name))
+    });
+    let key = nth.and_then(|nth| keys.get(nth.checked_sub(1)?));
+    key.or(keys.first()).map_or("", |key| &**key)
+}
+
+/// The number in `KEYS[2]`.
+fn key_number(word: &str) -> Option<usize> {
+    word.strip_prefix("KEYS[")?.strip_suffix(']')?.parse().ok()
+}
+
+/// The number of the key that a script calls so: `local lock, queue = KEYS[1], KEYS[2]`.
+fn assigned_key(source: &str, name: &str) -> Option<usize> {
+    source.lines().find_map(|line| {
+        let (names, values) = line
+            .trim_start()
+            .strip_prefix("local ")?
+            .split_once(" = ")?;
+        let nth = names.split(", ").position(|known| known == name)?;
+        key_number(values.split(", ").nth(nth)?)
+    })
 }
 
 /// The permission that a call lacks: of its key or its channel that of this lock, and no other.

@@ -173,6 +173,7 @@ impl Verb {
             limit,
             replicas,
             reentrant: is_reentrant && self != Self::LockAlone,
+            wait: RULES.fair_wait,
         };
         (order, terms)
     }

@@ -58,7 +58,7 @@ impl Fixture {
         let step = self.next_of(owner, job);
         assert!(matches!(step, ReleaseStep::Send { .. }), "{step:?}");
         match self.sends_release(owner, true) {
-            ReleaseSend::Count { target, leaves, .. } => (target, leaves),
+            ReleaseSend::Count { target, leaves, .. } => (target, leaves.is_some()),
             ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
         }
     }

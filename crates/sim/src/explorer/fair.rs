@@ -45,7 +45,7 @@ impl Server {
         };
         debug_assert!(self.place_of(field).is_none() || self.field() != Some(field));
         if told {
-            self.evict(now);
+            self.evict(now, None);
         }
         let (reply, _) = self.run_hash(now, script);
         (
@@ -66,14 +66,10 @@ impl Server {
         queues_up: bool,
         script: Script,
     ) -> (Reply, Told) {
-        let own = self.place_of(field);
-        if let (Some(place), true) = (own, queues_up) {
-            // A call that asks is there.
-            let turns = u32::try_from(place).unwrap_or(0) + 1;
-            let until = &mut self.places()[place].until;
-            *until = (*until).max(now + RULES.fair_wait * turns);
+        let evicted = self.evict(now, Some(field));
+        if queues_up && let Some(place) = self.place_of(field) {
+            self.prolong(now, place);
         }
-        let evicted = self.evict(now);
         let head = self.places().first().copied();
         let is_first = head.is_none_or(|head| head.field == field);
         if self.lock.is_none() && is_first {
@@ -85,8 +81,8 @@ impl Server {
             .map_or(Duration::ZERO, |(_, _, until)| until.since(now));
         let joins = queues_up && self.place_of(field).is_none();
         if joins {
-            let tail = self.places().last().map_or(now + left, |tail| tail.until);
-            let until = tail.max(now) + RULES.fair_wait;
+            let tail = self.places().last().map_or(now, |tail| tail.until);
+            let until = tail.max(now + left) + RULES.fair_wait;
             self.places().push(Place { field, until });
         }
         match (self.lock, head) {
@@ -108,17 +104,36 @@ impl Server {
             return;
         };
         let places = self.places();
-        places.remove(place);
+        let left = places.remove(place).until;
+        let earlier = left.since(now).min(RULES.fair_wait);
         for later in &mut places[place..] {
-            let earlier = (later.until - RULES.fair_wait).max(now + RULES.fair_wait);
-            later.until = later.until.min(earlier);
+            if later.until > left {
+                later.until = later.until - earlier;
+            }
         }
     }
 
-    /// Takes out those at the head whose turn is over.
-    fn evict(&mut self, now: Time) -> bool {
+    /// The owner of a place asks: it is there, for a wait after its turn at least. The turns of those after it come later.
+    fn prolong(&mut self, now: Time, place: usize) {
         let places = self.places();
-        let over = places.iter().take_while(|place| place.until <= now).count();
+        let before = place
+            .checked_sub(1)
+            .map_or(now, |before| places[before].until);
+        let (known, until) = (places[place].until, before.max(now) + RULES.fair_wait);
+        let longer = until.since(known);
+        for later in &mut places[place + 1..] {
+            if later.until > known {
+                later.until = later.until + longer;
+            }
+        }
+        places[place].until = known + longer;
+    }
+
+    /// Takes out those at the head whose turn is over, but for the owner that asks.
+    fn evict(&mut self, now: Time, asks: Option<Field>) -> bool {
+        let places = self.places();
+        let is_over = |place: &&Place| place.until <= now && asks != Some(place.field);
+        let over = places.iter().take_while(is_over).count();
         places.drain(..over);
         over > 0
     }

@@ -318,7 +318,7 @@ impl State {
                     field,
                     target,
                     lease,
-                    leaves,
+                    leaves: leaves.is_some(),
                 },
                 ReleaseSend::Pass { to, lease } => Script::Pass {
                     field,
