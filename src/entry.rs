@@ -8,6 +8,7 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a job needs no other reference.
 
+mod latest;
 mod leavers;
 
 use std::collections::BTreeMap;
@@ -36,6 +37,7 @@ use crate::table::Table;
 use crate::timers::{Timed, Timers};
 use crate::wire::LockName;
 
+pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
 
 /// All locks of a client.
@@ -90,6 +92,7 @@ impl Locks {
                 locks: Arc::clone(self),
                 id,
                 name: Arc::clone(name),
+                latest: LatestAnswer::default(),
                 state,
             }
         });
@@ -125,6 +128,7 @@ pub(crate) struct Entry {
     pub(crate) locks: Arc<Locks>,
     /// Of a lock with two parts, that of one of them.
     pub(crate) name: Arc<LockName>,
+    pub(crate) latest: LatestAnswer,
     id: u64,
     state: Mutex<State>,
 }

@@ -1,6 +1,7 @@
 //! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
 
 pub(crate) mod acquire;
+mod context;
 mod force;
 mod guard;
 mod inspect;
@@ -35,7 +36,7 @@ pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
-pub(crate) use waiter::Wait;
+pub(crate) use waiter::{NOT_IN_TIME, Wait};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///
@@ -356,7 +357,7 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// As [`lock`](Self::lock). [`Error::NoAnswer`] also if the latest attempt of those that queue has failed.
     ///
     /// # Cancel safety
     ///
@@ -373,7 +374,7 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock(&self) -> Result<Option<LockGuard<K>>, Error> {
-        self.acquire(Wait::Never).await
+        self.acquire(Wait::Never(None)).await
     }
 
     /// Acquires like [`try_lock`](Self::try_lock), and names the holder if the lock is held. If callers of this client
@@ -400,26 +401,37 @@ impl<K> Lock<K> {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
-        Ok(match self.acquire_or_find(Wait::Never).await? {
-            TryLock::Busy { holder: None } => TryLock::Busy {
-                holder: self.held_by().await?,
+        Ok(
+            match self.acquire_or_find(Wait::Never(None), false).await? {
+                TryLock::Busy { holder: None } => TryLock::Busy {
+                    holder: self.held_by().await?,
+                },
+                answer => answer,
             },
-            answer => answer,
-        })
+        )
     }
 
-    /// Acquires the lock, waiting at most this long. Returns `None` if the lock could not be
-    /// acquired in time.
+    /// Acquires the lock, waiting at most this long. Returns `None` if another owner had it all the time.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then.
-    ///
-    /// A wait of zero makes one attempt; one of more than ten years ends after ten. A reply in flight at the deadline
-    /// is still awaited, at most for the command timeout; a lock that is being handed over at that moment goes to the
-    /// next in the queue.
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
+    /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
+    /// handed over at that moment goes to the next in the queue. So a wait that is shorter than a round trip is too short
+    /// for an answer. A wait of zero makes one attempt, which ends after the command timeout; one of more than ten years
+    /// ends after ten.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// As [`lock`](Self::lock). At the deadline the call returns `None` only if the server's latest answer about this lock
+    /// was that another owner has it, or another owner of this client has it. It returns
+    ///
+    /// - the error of the latest attempt, if that failed after the latest answer;
+    /// - [`Error::NoAnswer`] if the server has not answered this call; or, if the call has only queued behind others of
+    ///   this client, if it has not answered theirs;
+    /// - the same if there is no connection at the deadline;
+    /// - [`Error::TooFewReplicas`] if the lock was taken, and too few replicas have confirmed it by then
+    ///   ([`sync_replicas`](Self::sync_replicas)).
+    ///
+    /// An attempt in flight that has not failed yet leaves the answer before it in force.
     ///
     /// # Cancel safety
     ///

@@ -19,7 +19,7 @@ use crate::error::Error;
 use crate::lock::{Lock, Wait};
 use crate::owner::Owner;
 use crate::run::{at_risk, settled};
-use crate::runtime::{in_span, sleep_until, span, until};
+use crate::runtime::{by_deadline, in_span, span, until};
 
 pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 
@@ -191,17 +191,19 @@ impl MultiLock {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(Wait::Never).await
+        self.acquire(Wait::Never(None)).await
     }
 
-    /// Acquires all of them, waiting at most this long. Returns `None` if that was not possible in time.
+    /// Acquires all of them, waiting at most this long. Returns `None` if the latest round has found one of them held by
+    /// another owner.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. No attempt at
-    /// another lock begins after that.
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
+    /// the deadline whatever the servers do; what it has taken, and what is in flight, is released in the background.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
+    /// [`Error::NoAnswer`] if no round has ended: see [`Lock::try_lock_for`].
     ///
     /// # Cancel safety
     ///
@@ -350,29 +352,14 @@ impl MultiLock {
             let members: Result<Vec<Lock>, Error> =
                 self.members.iter().map(Lock::of_this_call).collect();
             let members = members?;
-            if !self.checked.load(Ordering::Relaxed) && !self.are_apart(&members, wait).await? {
-                return Ok(None);
+            if !self.checked.load(Ordering::Relaxed) {
+                check(&members, wait).await?;
+                self.checked.store(true, Ordering::Relaxed);
             }
             let taken = take::take(&members, wait, self.lease).await?;
             Ok(taken.map(MultiGuard::new))
         });
         in_span(span.as_deref(), acquiring).await
-    }
-
-    /// Asks whether two of them are the same. `false`: no answer in time.
-    async fn are_apart(&self, members: &[Lock], wait: Wait) -> Result<bool, Error> {
-        let asking = async {
-            tokio::select! {
-                biased;
-                apart = check(members, wait) => apart.map(|()| true),
-                () = sleep_until(wait.deadline()) => Ok(false),
-            }
-        };
-        let are_apart = members[0].on_runtime(asking).await?;
-        if are_apart {
-            self.checked.store(true, Ordering::Relaxed);
-        }
-        Ok(are_apart)
     }
 
     /// The same locks with the owners that they were given, or else the calling thread's.
@@ -428,12 +415,21 @@ async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
         }
         let mut retry = lock.retry(wait);
         let asking = async {
-            loop {
-                match lock.location().await {
-                    Ok(place) => return Ok(place),
-                    Err(error) => retry.failed(error).await?,
-                }
-            }
+            let in_time = {
+                let asking = pin!(async {
+                    loop {
+                        match lock.location().await {
+                            Ok(place) => return Ok(place),
+                            Err(error) => retry.failed(error).await?,
+                        }
+                    }
+                });
+                by_deadline(wait.deadline(), asking).await
+            };
+            in_time?.ok_or_else(|| {
+                let failure = retry.take_failure();
+                failure.unwrap_or_else(|| lock.not_in_time())
+            })
         };
         let place = lock.on_runtime(asking).await;
         place.map_err(|error| error.about(lock.given_name()))

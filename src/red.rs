@@ -23,7 +23,7 @@ use crate::shared::LEASE_MAX;
 
 use ballot::{Found, Round};
 pub use guard::{RedGuard, RedHold, RedLost};
-use queue::{Checked, Queue, Turn};
+use queue::{Checked, Queue, Turn, too_few};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -236,17 +236,19 @@ impl RedLock {
     /// # Ok(()) }
     /// ```
     pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
-        self.acquire(Wait::Never).await
+        self.acquire(Wait::Never(None)).await
     }
 
-    /// Acquires the lock, waiting at most this long. Returns `None` if that was not possible in time.
+    /// Acquires the lock, waiting at most this long. Returns `None` if others had it in the latest round that a quorum has
+    /// answered.
     ///
-    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one is
-    /// awaited, for up to the `member_timeout`.
+    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
+    /// the deadline, even if the `member_timeout` is longer.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
+    /// [`Error::NoAnswer`] if a quorum has answered none: see [`Lock::try_lock_for`].
     ///
     /// # Cancel safety
     ///
@@ -416,16 +418,29 @@ impl RedLock {
         in_span(span.as_deref(), acquiring).await
     }
 
+    /// Why no quorum of the servers can be asked now, if none can.
+    fn problem(&self) -> Option<Error> {
+        let problems = self.members.iter().filter_map(Lock::problem);
+        problems
+            .skip(self.members.len() - rule::quorum(self.members.len()))
+            .next()
+    }
+
     /// One round after the other, until one has a quorum.
     async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
         let member_timeout = self.member_timeout_or_default();
         let unpolled = member_timeout + home.command_timeout();
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
+        let is_over = |deadline: Instant| deadline <= Instant::now();
+        let mut was_busy = false;
         loop {
             self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, member_timeout, unpolled, turn.permit());
-            let limit = Instant::now() + member_timeout;
+            let answered_by = Instant::now() + member_timeout;
+            let limit = wait
+                .deadline()
+                .map_or(answered_by, |end| end.min(answered_by));
             let found = async {
                 let (found, answered) = round.found(limit).await;
                 let checked = self.checked.check(&answered, limit).await;
@@ -438,14 +453,16 @@ impl RedLock {
             };
             match home.drive(job, found).await? {
                 Found::Taken => {
+                    self.queue.latest.answered();
                     let (ballot, home) = (round.kept(), home.clone());
                     return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
                 }
                 Found::Busy => {
                     drop(round);
                     retry.answered();
-                    let is_over = |deadline: Instant| deadline <= Instant::now();
-                    if matches!(wait, Wait::Never) || wait.deadline().is_some_and(is_over) {
+                    self.queue.latest.answered();
+                    was_busy = true;
+                    if matches!(wait, Wait::Never(_)) || wait.deadline().is_some_and(is_over) {
                         return Ok(None);
                     }
                     let mut pause = pauses.next();
@@ -454,11 +471,22 @@ impl RedLock {
                     }
                     let again = Some(Instant::now() + pause);
                     sleep_until(again.into_iter().chain(wait.deadline()).min()).await;
+                    if wait.deadline().is_some_and(is_over) {
+                        return Ok(None);
+                    }
                 }
                 Found::TooFew(error) => {
                     drop(round);
-                    let none = || guard::too_few(Operation::Acquiring, home.given_name());
-                    retry.failed(error.unwrap_or_else(none)).await?;
+                    let error = error.or_else(|| self.problem());
+                    // The last round, in which too few servers had the time to answer.
+                    if error.is_none() && was_busy && limit < answered_by {
+                        return Ok(None);
+                    }
+                    self.queue.latest.failed();
+                    was_busy = false;
+                    let none = || too_few(Operation::Acquiring, home.given_name());
+                    let error = error.unwrap_or_else(none);
+                    retry.failed(error).await?;
                 }
             }
         }

@@ -284,6 +284,14 @@ impl<'a> Route<'a> {
         settings.ok_or_else(|| self.no_answer(doing, map::NOWHERE))
     }
 
+    /// Why no script can be sent now, if none can.
+    pub(crate) fn problem(self) -> Option<SendError> {
+        match self.redis.map.owner(self.group) {
+            Some((_, node)) => node.problem(self.lane),
+            None => Some(SendError::NotSent(Cause::new(None, map::NOWHERE))),
+        }
+    }
+
     /// Waits until `limit` for a connection that may carry scripts.
     pub(crate) async fn ready(self, limit: Instant) -> Result<RoutedLink, SendError> {
         let map = &self.redis.map;

@@ -81,12 +81,13 @@ impl<K> Lock<K> {
         }
     }
 
-    /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None` if the lock could
-    /// not be acquired in time, and the body does not run. How long the body takes is not limited.
+    /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None`, and the body does not run, where
+    /// [`try_lock_for`](Self::try_lock_for) does. How long the body takes is not limited.
     ///
     /// # Errors
     ///
-    /// As [`run`](Self::run).
+    /// The body's; those of [`try_lock_for`](Self::try_lock_for); [`Error::Lost`] if the lock was lost before the body
+    /// had ended.
     ///
     /// # Cancel safety
     ///

@@ -189,6 +189,27 @@ pub(crate) async fn sleep_until(at: Option<Instant>) {
     }
 }
 
+/// Waits for a future until then, or for ever. `None`: the deadline came first; the caller drops the future.
+///
+/// The timer is on the heap, because a call without a deadline would keep the room for it; and made when it is first
+/// polled, in the runtime whose timers it needs.
+pub(crate) fn by_deadline<T, F: Future<Output = Result<T, E>>, E>(
+    deadline: Option<Instant>,
+    mut future: Pin<&mut F>,
+) -> impl Future<Output = Result<Option<T>, E>> {
+    let mut timer = None;
+    std::future::poll_fn(move |context| {
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(output.map(Some));
+        }
+        let Some(deadline) = deadline else {
+            return Poll::Pending;
+        };
+        let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        timer.as_mut().poll(context).map(|()| Ok(None))
+    })
+}
+
 /// Whether this runtime has timers, which tokio only shows by a panic when one is created.
 pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()

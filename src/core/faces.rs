@@ -61,6 +61,15 @@ impl LockCore {
         }
     }
 
+    /// Whether another owner of this client has the lock, so that this one cannot have it too.
+    pub fn is_excluded(&self, owner: OwnerKey) -> bool {
+        let mut owners = self.owners.iter();
+        owners.any(|(other, own)| {
+            let both_read = other.face == Face::Read && owner.face == Face::Read;
+            other.thread != owner.thread && !both_read && own.tenure.is_held()
+        })
+    }
+
     /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.
     pub(super) fn is_blocked(&self, lane: Lane) -> bool {
         if self.comes_later(lane) {

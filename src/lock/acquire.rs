@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::Lock;
 use crate::core::{
-    Effects, Face, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token,
-    Total, Untaken,
+    Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Total,
+    Untaken,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
@@ -18,22 +18,22 @@ use crate::kind::LockKind;
 use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
 use crate::redis::{Backoff, Call, Still};
-use crate::runtime::{event, in_span, span};
+use crate::runtime::{by_deadline, event, in_span, span};
 use crate::script::{self, Acquired, CallError, QueuePlace};
 use crate::shared::{Shared, Taken, check_lease};
 use crate::try_lock::TryLock;
 use crate::wait::Subscription;
 use crate::wire::LockName;
 
+use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;
-use super::replicas::ReplicaCheck;
 use super::stray::{is_stray_hold, release_stray_hold};
-use super::subscribe::{Subscribed, subscribe};
+use super::subscribe::subscribe;
 use super::waiter::{Next, Retries, Wait, Waiter, rejection};
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
-        Ok(self.acquire_or_find(wait).await?.acquired())
+        Ok(self.acquire_or_find(wait, false).await?.acquired())
     }
 
     /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one.
@@ -42,10 +42,18 @@ impl<K> Lock<K> {
         &self,
         wait: Duration,
     ) -> Result<TryLock<LockGuard<K>>, Error> {
-        self.acquire_or_find(Wait::of(wait)).await
+        self.acquire_or_find(Wait::of(wait), false).await
     }
 
-    pub(crate) async fn acquire_or_find(&self, wait: Wait) -> Result<TryLock<LockGuard<K>>, Error> {
+    /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.
+    ///
+    /// Cancel safety, and the deadline: what is under way when the future of the attempts is dropped is undone in the
+    /// background.
+    pub(crate) async fn acquire_or_find(
+        &self,
+        wait: Wait,
+        was_busy: bool,
+    ) -> Result<TryLock<LockGuard<K>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
         let owner = self.current_owner()?;
@@ -54,50 +62,62 @@ impl<K> Lock<K> {
             terms.wait = (limit - Instant::now()).min(terms.wait);
         }
         let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
-        let mut acquiring = pin!(async {
-            let entry = self.entry()?;
-            let mut context = AcquireContext {
-                retries: None,
-                confirming: self.confirming()?,
-                has_found_own_read: false,
-                deadline: wait.deadline(),
-            };
-            let mut waiter = None;
-            let owner_of = (&owner, self.kind.face());
-            loop {
-                let acquired =
-                    acquire(&entry, owner_of, &terms, wait, &mut context, &mut waiter).await;
-                // A call that tries again keeps its place in the server's queue.
-                if acquired.is_ok() || !self.kind.has_queue() {
-                    waiter = None;
-                }
-                let failed = match acquired {
-                    Ok(TryLock::Acquired(taken)) => {
-                        let client = Arc::clone(&self.client);
-                        let owner = (owner.clone(), self.kind.face());
-                        let entry = Arc::clone(&entry);
-                        let guard = LockGuard::new(client, entry, owner, taken, self.class);
-                        let Some(confirming) = &mut context.confirming else {
-                            return Ok(TryLock::Acquired(guard));
-                        };
-                        match Box::pin(confirming.confirm(guard)).await {
-                            Ok(guard) => return Ok(TryLock::Acquired(guard)),
-                            Err(error) => error,
-                        }
+        let request = Request {
+            entry: self.entry()?,
+            owner: &owner,
+            face: self.kind.face(),
+            terms: &terms,
+            wait,
+        };
+        let mut context = AcquireContext::new(self.confirming()?, was_busy, wait.deadline());
+        // Dropped after the attempts, and so after the permit of one: first the core hears that its outcome is unknown,
+        // then that the call has left the queue.
+        let mut waiter = None;
+        let in_time = {
+            let attempts = pin!(async {
+                loop {
+                    let taken = acquire(&request, &mut context, &mut waiter).await;
+                    // A call that tries again keeps its place in the server's queue.
+                    if taken.is_ok() || !self.kind.has_queue() {
+                        waiter = None;
                     }
-                    Ok(TryLock::Busy { holder }) => return Ok(TryLock::Busy { holder }),
-                    Err(error) => error,
-                };
-                let new = || Retries::new(wait, self.retry_for);
-                let retries = context.retries.get_or_insert_with(new);
-                Box::pin(retries.again(self.client.shared(), failed)).await?;
-            }
+                    let failed = match taken {
+                        Ok(TryLock::Busy { holder }) => return Ok(TryLock::Busy { holder }),
+                        Ok(TryLock::Acquired(taken)) => {
+                            let guard = self.guard(&request, taken);
+                            let Some(confirming) = &mut context.confirming else {
+                                return Ok(TryLock::Acquired(guard));
+                            };
+                            match Box::pin(confirming.confirm(guard, request.wait.deadline())).await
+                            {
+                                Ok(guard) => return Ok(TryLock::Acquired(guard)),
+                                Err(error) => error,
+                            }
+                        }
+                        Err(error) => error,
+                    };
+                    let retries = || Retries::new(request.wait, self.retry_for);
+                    Box::pin(context.again(&request.entry, retries, failed)).await?;
+                }
+            });
+            let mut attempts = pin!(by_deadline(wait.deadline(), attempts));
+            measured.waits();
+            let attempts = self.client.shared().on_client_runtime(attempts.as_mut());
+            in_span(span.as_deref(), pin!(attempts)).await
+        };
+        let acquired = in_time.and_then(|in_time| {
+            let late = || context.not_in_time(&request, waiter.as_mut());
+            in_time.map_or_else(late, Ok)
         });
-        measured.waits();
-        let acquired = self.client.shared().on_client_runtime(acquiring.as_mut());
-        let acquired = in_span(span.as_deref(), pin!(acquired)).await;
         measured.ended(&acquired);
         acquired
+    }
+
+    fn guard(&self, request: &Request<'_>, taken: Taken) -> LockGuard<K> {
+        request.entry.latest.answered();
+        let (client, entry) = (Arc::clone(&self.client), Arc::clone(&request.entry));
+        let owner = (request.owner.clone(), request.face);
+        LockGuard::new(client, entry, owner, taken, self.class)
     }
 
     pub(super) fn entry(&self) -> Result<Arc<Entry>, Error> {
@@ -152,56 +172,22 @@ impl<K> Lock<K> {
     }
 }
 
-/// What is known of a call that takes a lock, from one attempt to the next.
-struct AcquireContext {
-    /// Of the attempts that have failed. Boxed: nearly no call needs it.
-    retries: Option<Box<Retries>>,
-    /// Boxed: nearly no call asks.
-    confirming: Option<Box<ReplicaCheck>>,
-    /// The server had a read hold of the owner that is to write, and this client none.
-    has_found_own_read: bool,
-    deadline: Option<Instant>,
-}
-
-impl AcquireContext {
-    /// Before an attempt, and before a wait that may end with the lock.
-    async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
-        match &mut self.confirming {
-            None => Ok(()),
-            Some(confirming) => Box::pin(confirming.prepare(entry)).await,
-        }
-    }
-
-    /// After a taking that was sent then.
-    fn taken(&mut self, permit: &Permit, sent_at: Instant) {
-        if let Some(confirming) = &mut self.confirming {
-            confirming.taken(sent_at, permit.terms.lease);
-        }
-    }
-}
-
-/// Takes the lock for `owner`. Otherwise the deadline came first, and this is what the latest attempt
-/// found, if there was one.
+/// Takes the lock. Otherwise the call does not wait, or its deadline has come: no other attempt begins.
 async fn acquire(
-    entry: &Arc<Entry>,
-    (owner, face): (&Owner, Face),
-    terms: &Terms,
-    wait: Wait,
+    request: &Request<'_>,
     context: &mut AcquireContext,
     waiter: &mut Option<Waiter>,
 ) -> Result<TryLock<Taken>, Error> {
-    let shared = entry.shared();
+    let entry = &request.entry;
     // Before it queues: as the first in the queue it would keep others from the lock while a connection is opened.
     context.prepare(entry).await?;
-    // Dropped after this future, and so after the permit of an attempt: first the core hears that the attempt's
-    // outcome is unknown, then that the call has left the queue.
-    let waiter = waiter.get_or_insert_with(|| Waiter::new(entry, (owner, face), *terms, wait));
+    let waiter = waiter.get_or_insert_with(|| request.waiter());
     let mut waking = Waking::default();
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut context.confirming {
-            None => waiter.next(wait.deadline()).await?,
-            Some(confirming) => Box::pin(confirming.next(waiter, wait.deadline())).await?,
+            None => waiter.next().await?,
+            Some(confirming) => Box::pin(confirming.next(waiter)).await?,
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
@@ -209,28 +195,28 @@ async fn acquire(
                 let Some(taken) = taken else { continue };
                 return Ok(TryLock::Acquired(taken));
             }
-            None => return Ok(waiter.busy()),
+            None => return context.not_in_time(request, Some(waiter)),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let seen = waking.version();
+        context.has_asked = true;
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            permit.attempt(owner, context).await?
+            permit.attempt(request.owner, context).await?
         };
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
             Attempt::TakenOver => continue,
-            Attempt::Busy(busy, is_free, _) if matches!(wait, Wait::Never) => {
+            Attempt::Busy(busy, is_free, _) if matches!(request.wait, Wait::Never(_)) => {
+                entry.latest.answered();
                 let holder = Some(*busy).filter(|_| !is_free);
                 return Ok(TryLock::Busy { holder });
             }
             Attempt::Busy(busy, is_free, on_the_way) => {
-                if let Some(retries) = &mut context.retries {
-                    retries.answered();
-                }
+                context.found_busy(entry);
                 let left = busy.lease_left;
                 waiter.note_found(busy, is_free);
-                let soon = waking.looks_soon(shared, is_free);
+                let soon = waking.looks_soon(entry.shared(), is_free);
                 // What is published where a slot goes may not be heard.
                 let most = on_the_way.then_some(ON_THE_WAY);
                 left.into_iter().chain(soon).chain(most).min()
@@ -239,24 +225,25 @@ async fn acquire(
         if entry.name.kind().has_queue() {
             waking.listens_to(&waiter.channel());
         }
-        match waking.longest_wait(shared, entry.name.kind(), left) {
+        match waking.longest_wait(entry.shared(), entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
-                let limit = wait.deadline().map_or(again, |limit| limit.min(again));
+                let limit = request.wait.deadline();
+                let limit = limit.map_or(again, |limit| limit.min(again));
                 waiter.until_retry(waking.listening(), seen, limit).await;
             }
             None => {
                 // Attempt again after subscribing: an unlock between the attempt above and the
                 // subscription was announced to no listener.
-                shared.totals.count(Total::Contended, 1);
-                let subscribed = Box::pin(subscribe(entry, waiter, wait.deadline())).await?;
-                if let Subscribed::Confirmed(confirmed) = subscribed {
+                entry.shared().totals.count(Total::Contended, 1);
+                if let Some(confirmed) = Box::pin(subscribe(entry, waiter)).await? {
                     waking.subscription = Some(Box::new(confirmed));
                 }
             }
         }
-        if wait.deadline().is_some_and(|limit| limit <= Instant::now()) {
-            return Ok(waiter.busy());
+        let deadline = request.wait.deadline();
+        if deadline.is_some_and(|limit| limit <= Instant::now()) {
+            return context.not_in_time(request, Some(waiter));
         }
     }
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::waiter::Retries;
+use super::waiter::{NOT_IN_TIME, Retries};
 use super::{Lock, Wait};
 use crate::core::{Effects, Life, LockCore, Order, WaiterId};
 use crate::driven::Job;
 use crate::entry::Entry;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::hold_handle::Hold;
 use crate::owner::Owner;
 use crate::redis::{Backoff, Location};
 use crate::renewal::extend;
+use crate::script::send_error;
 use crate::shared::Shared;
 
 impl<K> Lock<K> {
@@ -62,7 +63,7 @@ impl<K> Lock<K> {
     /// Whether a call that waits so tries again after an error that passes.
     pub(crate) fn retries(&self, wait: Wait) -> bool {
         match wait {
-            Wait::Never => false,
+            Wait::Never(_) => false,
             Wait::Until(_) | Wait::Standby => true,
             Wait::Forever => self.retry_for.is_some_and(|left| !left.is_zero()),
         }
@@ -147,6 +148,24 @@ impl<K> Lock<K> {
         self.client.shared().on_client_runtime(pin!(future)).await
     }
 
+    /// Why no command for it can be sent now, if none can.
+    pub(crate) fn problem(&self) -> Option<Error> {
+        let name = self.valid_name().ok()?;
+        let problem = self.route(&name).problem()?;
+        Some(send_error(problem, Operation::Acquiring).about(&self.given))
+    }
+
+    /// The error of a call that had no time left to hear of this lock.
+    pub(crate) fn not_in_time(&self) -> Error {
+        let error = match self.valid_name() {
+            Ok(name) => self
+                .route(&name)
+                .no_answer(Operation::Acquiring, NOT_IN_TIME),
+            Err(error) => error,
+        };
+        error.about(&self.given)
+    }
+
     /// Queues for the lock with the other callers of this client, without ever taking it.
     pub(crate) fn place(&self) -> Result<Place, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
@@ -204,6 +223,11 @@ pub(crate) struct Retry<'a> {
 }
 
 impl Retry<'_> {
+    /// See [`Retries::take_failure`].
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.retries.take_failure()
+    }
+
     /// See [`Retries::answered`].
     pub(crate) fn answered(&mut self) {
         self.retries.answered();

@@ -35,9 +35,9 @@ impl<K> Lock<K> {
     ///
     /// `WAIT`s for the same number of replicas run one at a time on each primary, and calls that arrive in the
     /// meantime share the next one: set `within` to at least twice what replicas need. The replicas are
-    /// waited for at most 200 ms longer than `within`, and a lock that `try_lock_for` took just before its deadline
-    /// is confirmed after it. If too few confirm, the release that follows takes up to a command timeout more when
-    /// the primary does not answer.
+    /// waited for at most 200 ms longer than `within`, and not beyond the deadline of a `try_lock_for`. If too few confirm,
+    /// the release that follows takes up to a command timeout more when the primary does not answer; at a deadline it
+    /// continues in the background.
     ///
     /// # Examples
     ///
@@ -66,6 +66,7 @@ impl<K> Lock<K> {
             wanted,
             confirmer: None,
             taken: None,
+            unconfirmed: None,
         })))
     }
 }
@@ -76,6 +77,8 @@ pub(crate) struct ReplicaCheck {
     confirmer: Option<ReplicaProbe>,
     /// What was taken: when it was sent, and its lease.
     taken: Option<(Instant, Duration)>,
+    /// How many replicas have a taking for which that is not enough yet.
+    unconfirmed: Option<u32>,
 }
 
 impl ReplicaCheck {
@@ -98,16 +101,12 @@ impl ReplicaCheck {
     }
 
     /// What a call may do next, which may be to take what was handed over.
-    pub(super) async fn next(
-        &mut self,
-        waiter: &mut Waiter,
-        deadline: Option<Instant>,
-    ) -> Result<Option<Next>, Error> {
+    pub(super) async fn next(&mut self, waiter: &mut Waiter) -> Result<Option<Next>, Error> {
         let entry = Arc::clone(waiter.entry());
         self.prepare(&entry).await?;
         tokio::select! {
             biased;
-            next = waiter.next(deadline) => next,
+            next = waiter.next() => next,
             never = self.follow(&entry) => match never {},
         }
     }
@@ -130,11 +129,15 @@ impl ReplicaCheck {
         self.taken = Some((sent_at, lease));
     }
 
-    /// After a taking: returns the guard if enough replicas have the lock. They are not asked about a hold
-    /// that is nested into one which they have confirmed.
+    /// After a taking: returns the guard if enough replicas have the lock by the deadline. They are not asked about a
+    /// hold that is nested into one which they have confirmed.
     ///
     /// Dropped here, the guard is dropped too, and released in the background.
-    pub(super) async fn confirm<K>(&mut self, guard: LockGuard<K>) -> Result<LockGuard<K>, Error> {
+    pub(super) async fn confirm<K>(
+        &mut self,
+        guard: LockGuard<K>,
+        deadline: Option<Instant>,
+    ) -> Result<LockGuard<K>, Error> {
         let (entry, owner, hold) = (Arc::clone(&guard.entry), guard.key(), guard.id);
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
@@ -144,13 +147,15 @@ impl ReplicaCheck {
         }
         let SyncReplicas { replicas, within } = self.wanted;
         let mut acknowledged = 0;
+        self.unconfirmed = Some(acknowledged);
         if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
             (&self.confirmer, self.taken, field)
         {
             let name = entry.name_of(owner);
             let field = name.counted_in(&field);
             let touch = script::touch(name.kind(), [(name.key(), &field)].into_iter());
-            let until = Instant::now() + within;
+            let within = Instant::now() + within;
+            let until = deadline.map_or(within, |deadline| deadline.min(within));
             acknowledged = confirmer
                 .acknowledged(self.replica_route(&entry), touch, sent_at, until)
                 .await;
@@ -159,15 +164,28 @@ impl ReplicaCheck {
                 .step(|core, now, out| core.confirmed(now, owner, hold, leased, acknowledged, out));
         }
         if acknowledged >= replicas {
+            self.unconfirmed = None;
             return Ok(guard);
         }
+        self.unconfirmed = Some(acknowledged);
         // Before another attempt. Without an answer it goes on in the background; a loss is no worse than it.
         let released = guard.unlock().await;
-        Err(Error::TooFewReplicas {
+        self.unconfirmed = None;
+        let is_released = matches!(released, Ok(()) | Err(Error::Lost { .. }));
+        Err(self.too_few(&entry, acknowledged, is_released))
+    }
+
+    /// The error of a call whose time is over before enough replicas have what it took.
+    pub(super) fn unconfirmed(&self, entry: &Entry) -> Option<Error> {
+        Some(self.too_few(entry, self.unconfirmed?, false))
+    }
+
+    fn too_few(&self, entry: &Entry, acknowledged: u32, released: bool) -> Error {
+        Error::TooFewReplicas {
             lock: entry.name.given().to_string(),
-            wanted: replicas,
+            wanted: self.wanted.replicas,
             acknowledged,
-            released: matches!(released, Ok(()) | Err(Error::Lost { .. })),
-        })
+            released,
+        }
     }
 }

@@ -8,16 +8,7 @@ use super::waiter::Waiter;
 use crate::core::{OwnerKey, ThreadId};
 use crate::entry::Entry;
 use crate::error::{Cause, Error, Operation, missing_channel};
-use crate::runtime::sleep_until;
 use crate::wait::{Hears, Subscription, UNCONFIRMED};
-
-pub(super) enum Subscribed {
-    Confirmed(Subscription),
-    /// Another caller of this client hands the lock over, or has just freed it.
-    NotNeeded,
-    /// The deadline came first.
-    TooLate,
-}
 
 impl Hears for Entry {
     fn note_change(self: Arc<Self>, told: Option<i64>) {
@@ -26,12 +17,11 @@ impl Hears for Entry {
     }
 }
 
-/// Subscribes and has it confirmed.
+/// Subscribes and has it confirmed. `None`: another caller of this client hands the lock over, or has just freed it.
 pub(super) async fn subscribe(
     entry: &Arc<Entry>,
     waiter: &Waiter,
-    deadline: Option<Instant>,
-) -> Result<Subscribed, Error> {
+) -> Result<Option<Subscription>, Error> {
     let shared = entry.shared();
     let timeout = Instant::now() + shared.command_timeout();
     let subscription = shared.channels.subscribe(&waiter.channel());
@@ -41,11 +31,10 @@ pub(super) async fn subscribe(
     tokio::select! {
         biased;
         confirmed = confirmed(entry, &subscription) => confirmed?,
-        () = sleep_until(deadline) => return Ok(Subscribed::TooLate),
-        () = waiter.until_reason() => return Ok(Subscribed::NotNeeded),
+        () = waiter.until_reason() => return Ok(None),
         () = tokio::time::sleep_until(timeout) => return Err(unconfirmed(entry, &subscription)),
     }
-    Ok(Subscribed::Confirmed(subscription))
+    Ok(Some(subscription))
 }
 
 /// Waits until the server has confirmed the subscription; fails if it refuses it.

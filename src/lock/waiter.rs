@@ -79,9 +79,8 @@ impl Waiter {
         name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
     }
 
-    /// Waits until this call may talk to Redis, or is handed the lock. `None`: the deadline came first, or others
-    /// queue and it does not wait.
-    pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
+    /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait.
+    pub(super) async fn next(&mut self) -> Result<Option<Next>, Error> {
         let mut behind_since = None;
         loop {
             let (limit, behind) = match self.admit()? {
@@ -107,14 +106,11 @@ impl Waiter {
                 }
             };
             let limit = limit.map(|limit| self.entry.shared().clock.instant(limit));
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
-                return Ok(None);
-            }
             if behind && limit.is_some_and(|limit| limit <= Instant::now()) {
                 let text = "an earlier operation of this owner on this lock has no answer yet";
                 return Err(self.entry.route().no_answer(Operation::Acquiring, text));
             }
-            self.notified([limit, deadline]).await;
+            self.notified(limit).await;
         }
     }
 
@@ -153,15 +149,14 @@ impl Waiter {
         TryLock::Busy { holder }
     }
 
-    /// Waits until something changed in this process, or one of the limits is reached.
-    async fn notified(&mut self, limits: [Option<Instant>; 2]) {
+    /// Waits until something changed in this process, or the limit is reached.
+    async fn notified(&mut self, limit: Option<Instant>) {
         let long = self.since + self.entry.shared().watchdog_timeout();
         let long = Some(long).filter(|_| !self.warned);
-        let limits = limits.into_iter().chain([long]);
         tokio::select! {
             biased;
             () = self.notify.notified() => {}
-            () = sleep_until(limits.flatten().min()) => self.warn_long_wait(),
+            () = sleep_until(limit.into_iter().chain(long).min()) => self.warn_long_wait(),
         }
     }
 
@@ -273,7 +268,8 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
-    Never,
+    /// One attempt, which ends then if not before.
+    Never(Option<Instant>),
     Until(Instant),
     Forever,
     /// A long wait is nothing to warn of, and an outage ends it as little as a holder does.
@@ -285,7 +281,7 @@ impl Wait {
     /// before the end of the clock's range, where timers cannot be made any more.
     pub(crate) fn of(wait: Duration) -> Self {
         match wait {
-            Duration::ZERO => Self::Never,
+            Duration::ZERO => Self::Never(None),
             wait => Self::Until(Instant::now() + wait.min(LEASE_MAX)),
         }
     }
@@ -293,13 +289,14 @@ impl Wait {
     pub(crate) fn deadline(self) -> Option<Instant> {
         match self {
             Self::Until(deadline) => Some(deadline),
-            Self::Never | Self::Forever | Self::Standby => None,
+            Self::Never(limit) => limit,
+            Self::Forever | Self::Standby => None,
         }
     }
 
     fn order(self) -> Order {
         match self {
-            Self::Never => Order::Immediate,
+            Self::Never(_) => Order::Immediate,
             Self::Until(_) | Self::Forever | Self::Standby => Order::Queued,
         }
     }
@@ -312,6 +309,10 @@ pub(crate) struct Retries {
     /// When the first of the attempts that failed one after the other did.
     since: Option<Instant>,
     backoff: Option<Backoff>,
+    /// How the latest attempt failed.
+    failure: Option<Error>,
+    /// How many answers about the lock there had been by then.
+    pub(super) answers_before: u32,
 }
 
 impl Retries {
@@ -322,12 +323,19 @@ impl Retries {
             retry_for,
             since: None,
             backoff: None,
+            failure: None,
+            answers_before: 0,
         })
     }
 
     /// The server is there: a failure after this is the first of another outage.
     pub(crate) fn answered(&mut self) {
-        (self.since, self.backoff) = (None, None);
+        (self.since, self.backoff, self.failure) = (None, None, None);
+    }
+
+    /// How the latest attempt failed, if the next one had no time to end.
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
     }
 
     /// Pauses; or hands the error back, if it does not pass or there is no time left.
@@ -339,12 +347,13 @@ impl Retries {
             (Wait::Forever, Some(retry_for)) => {
                 self.since.get_or_insert(now).checked_add(retry_for)
             }
-            (Wait::Never, _) | (Wait::Forever, None) => return Err(error),
+            (Wait::Never(_), _) | (Wait::Forever, None) => return Err(error),
         };
         let left = limit.map_or(Duration::MAX, |limit| limit.saturating_duration_since(now));
         if !error.is_retryable() || left < SHORTEST_RETRY {
             return Err(error);
         }
+        self.failure = Some(error);
         let backoff = self.backoff.get_or_insert_with(|| shared.redis.backoff());
         // At most half of the time that is left, so that there is some for the last attempt. At a fair lock a call has
         // two command timeouts in which to ask once its turn is announced, the pause included.
@@ -356,3 +365,6 @@ impl Retries {
 
 /// With less time left no other attempt is made.
 const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+
+/// What is said of a call whose time was over before an answer came.
+pub(crate) const NOT_IN_TIME: &str = "no answer within the time that the call was given";

@@ -7,13 +7,14 @@ use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 
 use super::rule::{Gather, Step};
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::hold_handle::HoldState;
-use crate::lock::{Lock, LockGuard, Place, Wait};
-use crate::runtime::sleep_until;
+use crate::lock::{Lock, LockGuard, NOT_IN_TIME, Place, Wait};
+use crate::redis::Backoff;
+use crate::runtime::{by_deadline, sleep_until};
 
 /// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
-/// in time.
+/// in time, and the latest round has found one of them busy.
 ///
 /// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
 /// clients, and so is what an attempt without an answer has left.
@@ -25,31 +26,33 @@ pub(super) async fn take(
     let mut gather = Gather::new(in_one_order(members));
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
-    let (mut pauses, mut impatient) = (None, None);
+    let mut pauses = Pauses::default();
     let mut failing = vec![Failing::default(); members.len()];
+    let mut latest = Latest::Nothing;
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => {
-                let since = failing[nth].since;
-                let member = since.map(|since| members[nth].failing_since(since));
-                let taken = acquire(member.as_ref().unwrap_or(&members[nth]), wait).await?;
+                let failing = &mut failing[nth];
+                let taken = acquire_first(&members[nth], wait, failing, &latest).await?;
                 if taken.is_none() {
                     return Ok(None);
                 }
-                failing[nth].note_acquired();
                 (nth, Ok(taken))
             }
             Step::Queue => {
                 let Some(first) = places_in_all(members, wait.deadline()).await? else {
-                    return Ok(None);
+                    return latest.not_in_time(&members[0]);
                 };
                 places = first;
                 gather.queued();
                 continue;
             }
-            Step::Try(_) if is_over(wait) => return Ok(None),
-            Step::Try(nth) => (nth, acquire(&members[nth], Wait::Never).await),
-            Step::Done => match settle(&guards, gather.last(), lease).await {
+            Step::Try(nth) if is_over(wait) => return latest.not_in_time(&members[nth]),
+            Step::Try(nth) => {
+                let once = Wait::Never(wait.deadline());
+                (nth, acquire(&members[nth], once, &latest).await)
+            }
+            Step::Done => match settle(&guards, gather.last(), lease, wait.deadline()).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
                 Err((nth, error)) => (nth, Err(error)),
             },
@@ -60,34 +63,50 @@ pub(super) async fn take(
                 gather.taken();
                 continue;
             }
-            Ok(None) => failing.fill(Failing::default()),
+            Ok(None) => {
+                failing.fill(Failing::default());
+                latest = Latest::Busy;
+            }
             // It is the next that is waited for; what is lost is taken again.
             Err(error) if passes(&error) => {
                 let since = failing[nth].note_failure(&error);
                 if !members[nth].failing_since(since).retries(wait) || is_over(wait) {
                     return Err(error);
                 }
+                latest = Latest::Failed(error);
             }
             Err(error) => return Err(error),
         }
         // Not awaited: a server that does not answer would hold up this call.
         guards.iter_mut().for_each(|guard| *guard = None);
         places.clear();
-        if matches!(wait, Wait::Never) {
+        if matches!(wait, Wait::Never(_)) {
             return Ok(None);
         }
         let now = Instant::now();
         gather.busy(now);
-        // Two callers that go on in the same rhythm would find each other's locks busy for ever. One that has waited for
-        // a second pauses shorter than the others.
-        let pauses = match gather.is_impatient(now) {
-            true => impatient.get_or_insert_with(|| members[nth].short_pauses()),
-            false => pauses.get_or_insert_with(|| members[nth].pauses()),
-        };
-        let again = now + pauses.next();
+        let again = now + pauses.next(&members[nth], gather.is_impatient(now));
         pause(&members[nth], again, wait.deadline()).await?;
         if is_over(wait) {
-            return Ok(None);
+            return latest.not_in_time(&members[nth]);
+        }
+    }
+}
+
+/// How the latest round has ended.
+enum Latest {
+    Nothing,
+    Busy,
+    Failed(Error),
+}
+
+impl Latest {
+    /// What the call answers when there is no time left for this lock.
+    fn not_in_time<T>(self, member: &Lock) -> Result<Option<T>, Error> {
+        match self {
+            Self::Nothing => Err(member.not_in_time()),
+            Self::Busy => Ok(None),
+            Self::Failed(error) => Err(error),
         }
     }
 }
@@ -123,6 +142,24 @@ fn passes(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Lost { .. })
 }
 
+/// Those between rounds. Two callers that go on in the same rhythm would find each other's locks busy for ever.
+#[derive(Default)]
+struct Pauses {
+    usual: Option<Backoff>,
+    /// Of a call that has waited for a second: shorter than those of the others.
+    short: Option<Backoff>,
+}
+
+impl Pauses {
+    fn next(&mut self, member: &Lock, is_impatient: bool) -> Duration {
+        let pauses = match is_impatient {
+            true => self.short.get_or_insert_with(|| member.short_pauses()),
+            false => self.usual.get_or_insert_with(|| member.pauses()),
+        };
+        pauses.next()
+    }
+}
+
 async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Result<(), Error> {
     let limit = deadline.map_or(until, |deadline| deadline.min(until));
     let pausing = async {
@@ -132,9 +169,26 @@ async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Resu
     member.on_runtime(pausing).await
 }
 
-async fn acquire(member: &Lock, wait: Wait) -> Result<Option<LockGuard>, Error> {
-    let taken = member.acquire(wait).await;
-    taken.map_err(|error| error.about(member.given_name()))
+/// The one that is waited for.
+async fn acquire_first(
+    member: &Lock,
+    wait: Wait,
+    failing: &mut Failing,
+    latest: &Latest,
+) -> Result<Option<LockGuard>, Error> {
+    let since = failing.since.map(|since| member.failing_since(since));
+    let taken = acquire(since.as_ref().unwrap_or(member), wait, latest).await?;
+    if taken.is_some() {
+        failing.note_acquired();
+    }
+    Ok(taken)
+}
+
+async fn acquire(member: &Lock, wait: Wait, latest: &Latest) -> Result<Option<LockGuard>, Error> {
+    let was_busy = matches!(latest, Latest::Busy);
+    let taken = member.acquire_or_find(wait, was_busy).await;
+    let taken = taken.map_err(|error| error.about(member.given_name()))?;
+    Ok(taken.acquired())
 }
 
 fn is_over(wait: Wait) -> bool {
@@ -184,6 +238,7 @@ async fn settle(
     guards: &[Option<LockGuard>],
     last: usize,
     lease: Option<Duration>,
+    deadline: Option<Instant>,
 ) -> Result<(), (usize, Error)> {
     let held = || {
         let numbered = guards.iter().enumerate();
@@ -192,7 +247,16 @@ async fn settle(
     if let Some(lease) = lease {
         let earlier = held().filter(|(nth, _)| *nth != last);
         let extending = earlier.map(|(nth, guard)| async move {
-            let extended = guard.extend(lease).await;
+            let extending = pin!(guard.extend(lease));
+            let extended = by_deadline(deadline, extending).await;
+            // As with each other error here, nothing stays held.
+            let late = || {
+                guard
+                    .entry
+                    .route()
+                    .no_answer(Operation::Acquiring, NOT_IN_TIME)
+            };
+            let extended = extended.and_then(|in_time| in_time.ok_or_else(late));
             (
                 nth,
                 extended.map_err(|error| error.about(guard.entry.name.given())),

@@ -384,7 +384,7 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
     let failed = |error: Error| Seat::Failed(error.about(member.given_name()), Instant::now());
     let seat = loop {
-        let found = lock.acquire_or_find(Wait::Never).await;
+        let found = lock.acquire_or_find(Wait::Never(None), false).await;
         let now = Instant::now();
         match found {
             Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),

@@ -13,10 +13,10 @@ use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::ballot::{Ballot, Ending};
-use super::queue::Turn;
+use super::queue::{Turn, too_few};
 use super::rule::quorum;
 use crate::core::LossReason;
-use crate::error::{Cause, Error, Operation};
+use crate::error::{Error, Operation};
 use crate::hold_handle::HoldState;
 use crate::lock::{Lock, extend_hold};
 
@@ -217,11 +217,6 @@ async fn first(
     } else {
         failed
     })
-}
-
-pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {
-    let text = "fewer than a quorum of the servers have answered in time";
-    Error::no_answer(doing, Cause::new(None, text)).about(lock)
 }
 
 /// A hold of a [`RedLock`](crate::RedLock), from local information: what the body of [`RedLock::run`](crate::RedLock::run)

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::entry::LatestAnswer;
+use crate::error::{Cause, Error, Operation};
 use crate::lock::{Lock, Wait};
 use crate::owner::Owner;
 use crate::redis::Location;
@@ -21,6 +22,8 @@ pub(super) struct Queue {
     turns: Arc<Semaphore>,
     /// Those that hold or wait.
     owners: Mutex<Vec<Owner>>,
+    /// Of the rounds of all of them.
+    pub(super) latest: LatestAnswer,
 }
 
 /// The clients and keys, in any order.
@@ -45,12 +48,14 @@ impl Queue {
             set: set.clone(),
             turns: Arc::new(Semaphore::new(1)),
             owners: Mutex::default(),
+            latest: LatestAnswer::default(),
         });
         queues.insert(set, Arc::downgrade(&queue));
         queue
     }
 
-    /// Waits for the turn of this owner. `None`: it does not come in time.
+    /// Waits for the turn of this owner. `None`: it does not come in time, and others have the lock; if the one before it
+    /// has not been answered, that is an error.
     ///
     /// Cancel safety: dropping the future leaves the queue.
     pub(super) async fn turn(
@@ -73,7 +78,7 @@ impl Queue {
             }
         };
         let turns = Arc::clone(&self.turns);
-        let permit = if matches!(wait, Wait::Never) {
+        let permit = if matches!(wait, Wait::Never(_)) {
             turns.try_acquire_owned().ok()
         } else {
             tokio::select! {
@@ -82,9 +87,16 @@ impl Queue {
                 () = sleep_until(wait.deadline()) => None,
             }
         };
-        let has_turn = permit.is_some();
+        if permit.is_none() {
+            // One that does not wait does not wait for the first round of another either.
+            let is_known = matches!(wait, Wait::Never(_)) || self.latest.answers() > 0;
+            return match is_known && !self.latest.has_failed() {
+                true => Ok(None),
+                false => Err(too_few(Operation::Acquiring, lock.given_name())),
+            };
+        }
         *turn.permit.lock() = permit;
-        Ok(Some(turn).filter(|_| has_turn))
+        Ok(Some(turn))
     }
 }
 
@@ -248,3 +260,9 @@ impl Drop for Question {
 
 /// How long a server that has not said who it is is left alone.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The error of a call that most of the servers have not answered.
+pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {
+    let text = "fewer than a quorum of the servers have answered in time";
+    Error::no_answer(doing, Cause::new(None, text)).about(lock)
+}

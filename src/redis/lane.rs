@@ -125,14 +125,22 @@ impl Lane {
         }
         Box::pin(tokio::time::timeout_at(limit, self.current.wait()))
             .await
-            .unwrap_or_else(|_| {
-                Err(match &*self.current.state.lock() {
-                    State::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
-                    _ => {
-                        let server = &self.endpoint.settings().address;
-                        SendError::NotSent(Cause::at(server, "not connected"))
-                    }
-                })
-            })
+            .unwrap_or_else(|_| Err(self.not_ready()))
+    }
+
+    /// Why no script can be sent now, if none can.
+    pub(super) fn problem(&self) -> Option<SendError> {
+        let now = self.current.now();
+        now.map_or_else(|| Some(self.not_ready()), Result::err)
+    }
+
+    fn not_ready(&self) -> SendError {
+        match &*self.current.state.lock() {
+            State::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
+            _ => {
+                let server = &self.endpoint.settings().address;
+                SendError::NotSent(Cause::at(server, "not connected"))
+            }
+        }
     }
 }

@@ -81,6 +81,11 @@ impl Node {
         })
     }
 
+    /// Why no script can be sent now over this lane, if it has been used and none can.
+    pub(super) fn problem(&self, nth: usize) -> Option<SendError> {
+        self.lanes[nth].get()?.problem()
+    }
+
     /// How many lanes are for commands.
     fn commands(&self) -> usize {
         self.lanes.len() - REPLICAS_MAX as usize

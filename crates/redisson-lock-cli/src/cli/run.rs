@@ -48,6 +48,9 @@ async fn connect(arguments: &Run) -> Result<LockClient, Problem> {
     Ok(builder.connect(&arguments.server.url).await?)
 }
 
+/// How long the sentence about a lock that is not free may wait for the name of its holder.
+const HOLDER_WITHIN: Duration = Duration::from_millis(500);
+
 /// The library's own.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -75,9 +78,10 @@ async fn with_client<K>(
             let holder = tokio::select! {
                 biased;
                 signal = signals.ending() => return Ok(exit::by_signal(signal)),
-                holder = inspect::holder(client, lock) => holder,
+                holder = inspect::holder(client, lock) => holder.ok().flatten(),
+                () = tokio::time::sleep(HOLDER_WITHIN) => None,
             };
-            Err(not_in_time(arguments, holder.ok().flatten().as_ref()))
+            Err(not_in_time(arguments, holder.as_ref()))
         }
     }
 }

@@ -152,6 +152,19 @@ fn a_lock_that_is_not_free_in_time_starts_nothing() {
     assert_eq!(fixture.control().hash(LOCK), format!("{JAVA} 1"));
 }
 
+/// The code says whether another holder kept the command from running, or an outage.
+#[test]
+fn a_server_that_is_lost_during_the_wait_is_no_holder() {
+    let mut fixture = Fixture::new();
+    fixture.take_as_java(LOCK, 1);
+    let running = fixture.start_script(&["--wait", "2s"], "echo ran > ran");
+    fixture.wait_for_a_waiter();
+    fixture.server.kill();
+    let said = running.end().with_code(69).stderr;
+    assert!(said.contains("not connected"), "{said}");
+    assert!(!fixture.path("ran").exists());
+}
+
 #[test]
 fn who_held_a_lock_that_is_not_free_in_time_is_said() {
     let fixture = Fixture::new();

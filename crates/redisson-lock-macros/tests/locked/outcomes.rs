@@ -32,6 +32,11 @@ impl Shop {
         Ok(Some(self.held("stock")))
     }
 
+    #[locked(name = "stock", wait = "5s", busy = "skip", client = self.locks)]
+    async fn report_at_night(&self) -> Result<Option<Duration>, SaleError> {
+        Ok(Some(self.held("stock")))
+    }
+
     #[locked(name = "stock", lease = "10s", client = self.locks)]
     async fn count(&self, time: Duration) -> Result<Duration, Error> {
         let left = self.held("stock");
@@ -154,6 +159,24 @@ async fn a_lock_that_is_not_free_skips_the_body_if_asked_to() {
 
     other.release();
     assert!(shop.report().await.unwrap().is_some());
+}
+
+/// A job that is skipped in an outage would be skipped in silence.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_answer_skips_nothing() {
+    let shop = Shop::open().await;
+    shop.fake.pause();
+    let start = Instant::now();
+    let failed = shop.report_at_night().await;
+    assert!(
+        matches!(failed, Err(SaleError::Lock(Error::NoAnswer { .. }))),
+        "{failed:?}"
+    );
+    assert!(start.elapsed() <= ms(5_050), "{:?}", start.elapsed());
+    assert_eq!(shop.runs(), 0);
+
+    shop.fake.resume();
+    assert!(shop.report_at_night().await.unwrap().is_some());
 }
 
 #[tokio::test(start_paused = true)]

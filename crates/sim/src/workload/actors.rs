@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::expected::Expected;
 use super::program::{
-    Inspect, LOCKS, PREFIX, Program, READS, Step, TaskPlan, Until, Verb, key_of, kind_of,
+    Inspect, LATE, LOCKS, PREFIX, Program, READS, Step, TaskPlan, Until, Verb, key_of, kind_of,
 };
 use super::run::limited;
 use super::world::World;
@@ -394,6 +394,11 @@ impl Actor {
             ));
         }
     }
+}
+
+/// Whether so much of the time of a call is over that it makes no other attempt.
+fn is_over(began: Instant, ends_within: Option<Duration>) -> bool {
+    ends_within.is_some_and(|limit| began.elapsed() + LATE + ms(20) >= limit)
 }
 
 fn short<T: std::fmt::Debug>(value: &T) -> String {

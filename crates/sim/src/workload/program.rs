@@ -1,6 +1,8 @@
 //! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
 //! down.
 
+use std::time::Duration;
+
 use redisson_lock::LockKind;
 use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
@@ -167,6 +169,26 @@ pub enum Verb {
     /// `run` with a body that takes this long.
     Run(u64),
 }
+
+impl Verb {
+    /// A wait of zero is none.
+    pub(super) fn is_one_attempt(self) -> bool {
+        matches!(self, Self::Try | Self::TryFor(0) | Self::TryUntil(0))
+    }
+
+    /// After which time the call ends, whatever the server does.
+    pub(super) fn ends_within(self) -> Option<Duration> {
+        match self {
+            Self::TryFor(wait) | Self::TryUntil(wait) if !self.is_one_attempt() => {
+                Some(Duration::from_millis(wait) + LATE)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// How late a call may end that has a limit.
+pub(super) const LATE: Duration = Duration::from_millis(50);
 
 /// The verbs that ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,12 @@
 //! Several locks as one, by every verb of theirs.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use redisson_lock::{Error, LossReason, MemberLoss, MultiGuard, MultiHold, MultiLock, test_util};
 use tokio::time::Instant;
 
-use super::{Actor, PATIENCE_MS, Token, ms};
+use super::{Actor, PATIENCE_MS, Token, is_over, ms};
 use crate::workload::program::{LOCKS, Several, Until, Verb};
 use crate::workload::run::limited;
 
@@ -25,6 +26,7 @@ struct Attempt {
     until: Until,
     /// A lease of 10 ms is over before a slow answer is there.
     too_short: bool,
+    ends_within: Option<Duration>,
     began: Instant,
     call: u64,
 }
@@ -88,11 +90,9 @@ impl Actor {
         let tries = self.limit(6 * (u32::try_from(locks.len()).unwrap_or(u32::MAX) + 1));
         let (waits, limit) = match verb {
             Verb::Lock => (true, None),
-            Verb::Try => (false, tries),
-            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
-                (true, tries.map(|limit| limit + ms(wait)))
-            }
-            Verb::Run(_) => (false, None),
+            _ if verb.is_one_attempt() => (false, tries),
+            Verb::TryFor(_) | Verb::TryUntil(_) => (true, verb.ends_within()),
+            Verb::Run(_) | Verb::Try => (false, None),
         };
         // No call waits forever here: two tasks may wait for each other.
         let until = match until {
@@ -105,6 +105,7 @@ impl Actor {
             lock,
             until,
             too_short: lease_ms == Some(10),
+            ends_within: verb.ends_within(),
             began: Instant::now(),
             call: self.begins(what, waits_for, limit),
         };
@@ -279,6 +280,7 @@ impl Actor {
 
 impl Attempt {
     fn excuses(&self, error: &Error) -> bool {
-        self.too_short && matches!(error, Error::NoAnswer { .. })
+        let is_over = is_over(self.began, self.ends_within);
+        (self.too_short || is_over) && matches!(error, Error::NoAnswer { .. })
     }
 }

@@ -1,11 +1,12 @@
 //! Taking a lock, by every verb.
 
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LockKind, LossReason, test_util};
 use tokio::time::Instant;
 
-use super::{Actor, Kept, PATIENCE_MS, ms};
+use super::{Actor, Kept, PATIENCE_MS, is_over, ms};
 use crate::workload::program::{READS, Until, Verb, key_of};
 use crate::workload::run::limited;
 
@@ -16,6 +17,7 @@ struct Attempt {
     lock: Lock,
     /// A lease of 10 ms is over before a slow answer is there.
     too_short: bool,
+    ends_within: Option<Duration>,
     until: Until,
     began: Instant,
     call: u64,
@@ -44,12 +46,10 @@ impl Actor {
             Verb::Lock if reenters => (false, self.limit(6)),
             Verb::Lock => (true, None),
             // Without a fence an attempt begins again once, after a reconnect, and waits for what undoes the first.
-            Verb::Try if !self.may_kill => (false, self.limit(6)),
-            Verb::Try => (false, self.limit(4)),
-            Verb::TryFor(wait) | Verb::TryUntil(wait) => {
-                (true, self.limit(3).map(|limit| limit + ms(wait)))
-            }
-            Verb::Run(_) => (false, None),
+            _ if verb.is_one_attempt() && !self.may_kill => (false, self.limit(6)),
+            _ if verb.is_one_attempt() => (false, self.limit(4)),
+            Verb::TryFor(_) | Verb::TryUntil(_) => (true, verb.ends_within()),
+            Verb::Run(_) | Verb::Try => (false, None),
         };
         // No call waits forever here: two tasks may wait for each other.
         let until = if until == Until::Done {
@@ -57,7 +57,7 @@ impl Actor {
         } else {
             until
         };
-        let queues = !matches!(verb, Verb::Try);
+        let queues = !verb.is_one_attempt();
         let call = self.begins(what, waits.then(|| key_of(nth).to_owned()), limit);
         let too_short = lease_ms == Some(10);
         if queues {
@@ -70,6 +70,7 @@ impl Actor {
             nth,
             lock,
             too_short,
+            ends_within: verb.ends_within(),
             until,
             began,
             call,
@@ -208,6 +209,7 @@ impl Actor {
 
 impl Attempt {
     fn excuses(&self, error: &Error) -> bool {
-        self.too_short && matches!(error, Error::NoAnswer { .. })
+        let is_over = is_over(self.began, self.ends_within);
+        (self.too_short || is_over) && matches!(error, Error::NoAnswer { .. })
     }
 }

@@ -1,0 +1,165 @@
+//! What a call that takes a lock knows of its attempts, and what it answers if it does not get the lock.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+
+use super::replicas::ReplicaCheck;
+use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter};
+use crate::core::{Face, Permit, Terms};
+use crate::entry::Entry;
+use crate::error::{Error, Operation};
+use crate::owner::Owner;
+use crate::script;
+use crate::try_lock::TryLock;
+
+/// What a call asks for.
+pub(super) struct Request<'a> {
+    pub(super) entry: Arc<Entry>,
+    pub(super) owner: &'a Owner,
+    pub(super) face: Face,
+    pub(super) terms: &'a Terms,
+    pub(super) wait: Wait,
+}
+
+impl Request<'_> {
+    /// Queues for it.
+    pub(super) fn waiter(&self) -> Waiter {
+        let owner = (self.owner, self.face);
+        Waiter::new(&self.entry, owner, *self.terms, self.wait)
+    }
+}
+
+/// What is known of a call that takes a lock, from one attempt to the next.
+pub(super) struct AcquireContext {
+    /// Of the attempts that have failed. Boxed: nearly no call needs it.
+    retries: Option<Box<Retries>>,
+    /// Boxed: nearly no call asks.
+    pub(super) confirming: Option<Box<ReplicaCheck>>,
+    /// The server had a read hold of the owner that is to write, and this client none.
+    pub(super) has_found_own_read: bool,
+    pub(super) deadline: Option<Instant>,
+    /// It was its turn to ask the server.
+    pub(super) has_asked: bool,
+    /// The server has said that another owner has the lock, and no attempt has failed since.
+    has_found_busy: bool,
+}
+
+impl AcquireContext {
+    /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.
+    pub(super) fn new(
+        confirming: Option<Box<ReplicaCheck>>,
+        was_busy: bool,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Self {
+            retries: None,
+            confirming,
+            has_found_own_read: false,
+            deadline,
+            has_asked: false,
+            has_found_busy: was_busy,
+        }
+    }
+
+    /// Before an attempt, and before a wait that may end with the lock.
+    pub(super) async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
+        match &mut self.confirming {
+            None => Ok(()),
+            Some(confirming) => {
+                let had_asked = std::mem::replace(&mut self.has_asked, true);
+                Box::pin(confirming.prepare(entry)).await?;
+                self.has_asked = had_asked;
+                Ok(())
+            }
+        }
+    }
+
+    /// After a taking that was sent then.
+    pub(super) fn taken(&mut self, permit: &Permit, sent_at: Instant) {
+        if let Some(confirming) = &mut self.confirming {
+            confirming.taken(sent_at, permit.terms.lease);
+        }
+    }
+
+    /// The server has said that another owner has the lock.
+    pub(super) fn found_busy(&mut self, entry: &Entry) {
+        entry.latest.answered();
+        self.has_found_busy = true;
+        if let Some(retries) = &mut self.retries {
+            retries.answered();
+        }
+    }
+
+    /// After an attempt that failed: pauses; or hands the error back, if it does not pass or there is no time left.
+    pub(super) async fn again(
+        &mut self,
+        entry: &Entry,
+        retries: impl FnOnce() -> Box<Retries>,
+        error: Error,
+    ) -> Result<(), Error> {
+        // The others of the client hear only of what says nothing about the lock.
+        if matches!(error, Error::NoAnswer { .. } | Error::Refused { .. }) {
+            entry.latest.failed();
+        }
+        self.has_found_busy = false;
+        let retries = self.retries.get_or_insert_with(retries);
+        retries.answers_before = entry.latest.answers();
+        retries.again(entry.shared(), error).await
+    }
+
+    /// What a call answers that has not got the lock in time: busy if that is the latest that the server has said of the
+    /// lock, and otherwise what went wrong.
+    pub(super) fn not_in_time<G>(
+        &mut self,
+        request: &Request<'_>,
+        waiter: Option<&mut Waiter>,
+    ) -> Result<TryLock<G>, Error> {
+        let unconfirmed = |check: &Box<ReplicaCheck>| check.unconfirmed(&request.entry);
+        if let Some(error) = self.confirming.as_ref().and_then(unconfirmed) {
+            return Err(error);
+        }
+        match self.problem(request) {
+            None => Ok(waiter.map_or(TryLock::Busy { holder: None }, Waiter::busy)),
+            Some(error) => {
+                if self.has_asked {
+                    request.entry.latest.failed();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Why it is not known that another owner has the lock. `None`: one has it.
+    fn problem(&mut self, request: &Request<'_>) -> Option<Error> {
+        let entry = &request.entry;
+        let owner = request.owner.key(request.face);
+        if entry.peek(|core| core.is_excluded(owner)) {
+            return None;
+        }
+        let latest = &entry.latest;
+        let mut was_answered_since = false;
+        if let Some(retries) = &mut self.retries
+            && let Some(error) = retries.take_failure()
+        {
+            // By then to another call of this client.
+            was_answered_since = latest.answers() != retries.answers_before;
+            if !was_answered_since {
+                return Some(error);
+            }
+        }
+        if let Some(problem) = entry.route().problem() {
+            return Some(script::send_error(problem, Operation::Acquiring));
+        }
+        let is_busy = match self.has_asked {
+            true => self.has_found_busy || was_answered_since,
+            // Others of this client are before it, and it does not wait for what they hear.
+            false if matches!(request.wait, Wait::Never(_)) => true,
+            false => latest.answers() > 0,
+        };
+        match is_busy && !latest.has_failed() {
+            true => None,
+            false => Some(entry.route().no_answer(Operation::Acquiring, NOT_IN_TIME)),
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! A limit holds whatever the server does; and `None` says that another owner has the lock, never that Redis is away.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind, MultiLock, RedLock, blocking};
+use test_support::kinds::{KINDS, against, is_token};
+use test_support::{TestServer, eventually, ms, stalls, tokio};
+
+/// How much later than its limit a call may answer, on a machine that runs.
+const LATE: Duration = Duration::from_millis(50);
+
+/// Whether it got the lock. What it got it has released.
+type Answer = Result<bool, Error>;
+
+struct Call {
+    what: String,
+    kind: LockKind,
+    name: String,
+    wait: Duration,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+/// Three servers, with a client of each for us and for others, and one that blocks.
+struct Scene {
+    servers: Vec<TestServer>,
+    ours: Vec<LockClient>,
+    theirs: Vec<LockClient>,
+    blocking: Vec<blocking::LockClient>,
+}
+
+/// A lock of its own for each call.
+fn name_of(what: &str, wait: Duration) -> String {
+    format!("{what} {wait:?}").replace(' ', "-")
+}
+
+async fn on_a_thread<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    let ran = tokio::task::spawn_blocking(run).await;
+    ran.expect("no panic")
+}
+
+fn got<G>(found: Result<Option<G>, Error>) -> Answer {
+    found.map(|guard| guard.is_some())
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let servers: Vec<_> = (0..3).map(|_| TestServer::new()).collect();
+        let (mut ours, mut theirs, mut blocking) = (Vec::new(), Vec::new(), Vec::new());
+        for server in &servers {
+            ours.push(server.client().await);
+            theirs.push(server.client().await);
+            let url = server.url();
+            let connected = on_a_thread(move || blocking::LockClient::connect(&url)).await;
+            blocking.push(connected.expect("the server answers"));
+        }
+        Self {
+            servers,
+            ours,
+            theirs,
+            blocking,
+        }
+    }
+
+    /// A call of every verb and kind with each of these waits, each for a lock of its own.
+    async fn calls(&self, waits: &[u64]) -> Vec<Call> {
+        let mut calls = Vec::new();
+        for wait in waits.iter().map(|wait| ms(*wait)) {
+            calls.extend(self.calls_of_one(wait));
+            calls.extend(self.calls_of_several(wait));
+            // It knows that its servers are two.
+            let what = "multi that was taken before";
+            let name = name_of(what, wait);
+            let lock = self.multi(&name);
+            let guard = lock.try_lock().await.expect("asked").expect("free");
+            guard.unlock().await.expect("held");
+            calls.push(Call {
+                what: what.to_owned(),
+                kind: LockKind::Plain,
+                name,
+                wait,
+                answer: Box::pin(async move { got(lock.try_lock_for(wait).await) }),
+            });
+        }
+        calls
+    }
+
+    fn multi(&self, name: &str) -> MultiLock {
+        let members = self.ours[..2].iter().map(|client| client.lock(name));
+        MultiLock::new(members).expect("two locks")
+    }
+
+    fn calls_of_one(&self, wait: Duration) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let mut add = |what: String, kind, call: fn(Lock, Duration) -> BoxedAnswer| {
+            let name = name_of(&what, wait);
+            let lock = self.ours[0].lock_of(kind, &*name);
+            calls.push(Call {
+                what,
+                kind,
+                name,
+                wait,
+                answer: call(lock, wait),
+            });
+        };
+        for kind in KINDS {
+            add(format!("try_lock_for {kind}"), kind, |lock, wait| {
+                Box::pin(async move { got(lock.try_lock_for(wait).await) })
+            });
+        }
+        let plain = LockKind::Plain;
+        add("try_lock_until".to_owned(), plain, |lock, wait| {
+            Box::pin(async move { got(lock.try_lock_until(Instant::now() + wait).await) })
+        });
+        add("try_run_for".to_owned(), plain, |lock, wait| {
+            Box::pin(async move {
+                let body = async |_| Ok::<_, Error>(());
+                got(lock.try_run_for(wait, body).await)
+            })
+        });
+        add("sync_replicas".to_owned(), plain, |lock, wait| {
+            let lock = lock.sync_replicas(1, ms(100));
+            Box::pin(async move { got(lock.try_lock_for(wait).await) })
+        });
+        add("behind another call".to_owned(), plain, |lock, wait| {
+            Box::pin(async move {
+                let before = lock.clone();
+                let before = tokio::spawn(async move { before.lock().await.map(drop) });
+                tokio::task::yield_now().await;
+                let found = got(lock.try_lock_for(wait).await);
+                before.abort();
+                found
+            })
+        });
+        calls.extend(self.blocking_calls_of_one(wait));
+        calls
+    }
+
+    fn blocking_calls_of_one(&self, wait: Duration) -> Vec<Call> {
+        let verbs: [(&str, fn(&blocking::Lock, Duration) -> Answer); 3] = [
+            ("blocking try_lock_for", |lock, wait| {
+                got(lock.try_lock_for(wait))
+            }),
+            ("blocking try_lock_until", |lock, wait| {
+                got(lock.try_lock_until(Instant::now() + wait))
+            }),
+            ("blocking try_run_for", |lock, wait| {
+                got(lock.try_run_for(wait, |_| Ok::<_, Error>(())))
+            }),
+        ];
+        let verbs = verbs.into_iter().map(|(what, verb)| {
+            let name = name_of(&what, wait);
+            let lock = self.blocking[0].lock(&*name);
+            Call {
+                what: what.to_owned(),
+                kind: LockKind::Plain,
+                name,
+                wait,
+                answer: Box::pin(on_a_thread(move || verb(&lock, wait))),
+            }
+        });
+        verbs.collect()
+    }
+
+    /// A multi lock of two servers, and a red lock of three.
+    fn calls_of_several(&self, wait: Duration) -> Vec<Call> {
+        let mut calls = Vec::new();
+        let mut add = |what: &str, call: &dyn Fn(&str) -> BoxedAnswer| {
+            let name = name_of(&what, wait);
+            calls.push(Call {
+                what: what.to_owned(),
+                answer: call(&name),
+                kind: LockKind::Plain,
+                name,
+                wait,
+            });
+        };
+        let red = |name: &str| {
+            let members = self.ours.iter().map(|client| client.lock(name));
+            RedLock::new(members).expect("three servers")
+        };
+        let on_threads = |name: &str| {
+            let members = self.blocking.iter().map(|client| client.lock(name));
+            members.collect::<Vec<_>>()
+        };
+        add("multi try_lock_for", &|name| {
+            let lock = self.multi(name);
+            Box::pin(async move { got(lock.try_lock_for(wait).await) })
+        });
+        add("multi try_lock_until", &|name| {
+            let lock = self.multi(name).lease(ms(20_000));
+            Box::pin(async move { got(lock.try_lock_until(Instant::now() + wait).await) })
+        });
+        add("red try_lock_for", &|name| {
+            let lock = red(name);
+            Box::pin(async move { got(lock.try_lock_for(wait).await) })
+        });
+        add("red try_lock_until", &|name| {
+            let lock = red(name);
+            Box::pin(async move { got(lock.try_lock_until(Instant::now() + wait).await) })
+        });
+        add("blocking multi", &|name| {
+            let lock = blocking::MultiLock::new(on_threads(name)).expect("locks");
+            Box::pin(on_a_thread(move || got(lock.try_lock_for(wait))))
+        });
+        add("blocking red", &|name| {
+            let lock = blocking::RedLock::new(on_threads(name)).expect("three servers");
+            Box::pin(on_a_thread(move || got(lock.try_lock_for(wait))))
+        });
+        calls
+    }
+
+    /// Another client takes what these calls lock, at each server.
+    async fn hold(&self, calls: &[Call]) -> Vec<LockGuard> {
+        let mut guards = Vec::new();
+        for (kind, name) in calls.iter().map(|call| (call.kind, &call.name)) {
+            for client in &self.theirs {
+                let guard = client.lock_of(against(kind), &**name).lock().await;
+                guards.push(guard.expect("free"));
+            }
+        }
+        guards
+    }
+
+    /// Proves that nothing is left.
+    async fn finish(self) {
+        let blocking = self.blocking;
+        on_a_thread(move || drop(blocking)).await;
+        for client in self.ours.iter().chain(&self.theirs) {
+            eventually("nothing is under way", ms(10_000), || {
+                client.is_connected() && client.stats().entries == 0
+            })
+            .await;
+        }
+        let mut servers = self.servers;
+        for server in &servers {
+            let mut control = server.control();
+            eventually("no key is left", ms(10_000), || {
+                let keys = control.run(&["KEYS", "*"]);
+                keys.split(' ').all(|key| key.is_empty() || is_token(key))
+            })
+            .await;
+        }
+        let last = servers.pop().expect("servers");
+        last.finish(self.ours.into_iter().chain(self.theirs)).await;
+    }
+}
+
+type BoxedAnswer = Pin<Box<dyn Future<Output = Answer> + Send>>;
+
+/// Runs all of them at the same time. Returns what each answered that is not as it should be.
+async fn wrong(calls: Vec<Call>, is_right: fn(&Answer) -> bool) -> Vec<String> {
+    let mut tasks = tokio::task::JoinSet::new();
+    for call in calls {
+        tasks.spawn(async move {
+            let start = Instant::now();
+            let answer = call.answer.await;
+            let took = start.elapsed();
+            let is_late = took > call.wait + LATE + stalls(start);
+            (is_late || !is_right(&answer)).then(|| {
+                let Call { what, wait, .. } = call;
+                format!("{what}, for {wait:?}: {answer:?} after {took:?}")
+            })
+        });
+    }
+    let mut wrong = Vec::new();
+    while let Some(task) = tasks.join_next().await {
+        wrong.extend(task.expect("no panic"));
+    }
+    wrong.sort();
+    wrong
+}
+
+/// That of a server which does not answer. A call that got no answer says so.
+fn is_outage(answer: &Answer) -> bool {
+    matches!(answer, Err(Error::NoAnswer { .. }))
+}
+
+fn is_busy(answer: &Answer) -> bool {
+    matches!(answer, Ok(false))
+}
+
+fn assert_none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "{:#?}", wrong);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_server_is_down_each_call_answers_at_its_limit_and_says_so() {
+    let mut scene = Scene::new().await;
+    let calls = scene.calls(&[100, 1_000, 5_000]).await;
+    scene.servers.iter_mut().for_each(|server| server.kill());
+    let wrong = wrong(calls, is_outage).await;
+    scene
+        .servers
+        .iter_mut()
+        .for_each(|server| server.start_again());
+    assert_none(&wrong);
+    scene.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_server_hangs_each_call_answers_at_its_limit_and_what_it_sent_is_undone() {
+    let scene = Scene::new().await;
+    let calls = scene.calls(&[100, 1_000, 5_000]).await;
+    scene.servers.iter().for_each(|server| server.pause());
+    let wrong = wrong(calls, is_outage).await;
+    scene.servers.iter().for_each(|server| server.resume());
+    assert_none(&wrong);
+    scene.finish().await;
+}
+
+/// The server answers that another client has the lock; then it is gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_lost_during_a_wait_is_no_holder() {
+    let mut scene = Scene::new().await;
+    let calls = scene.calls(&[1_500, 5_000]).await;
+    let guards = scene.hold(&calls).await;
+    let all = calls.len();
+    let waiting = tokio::spawn(wrong(calls, is_outage));
+    eventually("all wait", ms(1_000), || {
+        let waits = |client: &LockClient| client.stats().waiting;
+        scene.ours.iter().map(waits).sum::<usize>() >= all / 2
+    })
+    .await;
+    tokio::time::sleep(ms(200)).await;
+    scene.servers.iter_mut().for_each(|server| server.kill());
+    let wrong = waiting.await.expect("no panic");
+    scene
+        .servers
+        .iter_mut()
+        .for_each(|server| server.start_again());
+    assert_none(&wrong);
+    drop(guards);
+    scene.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_another_client_holds_is_busy_at_the_limit() {
+    let scene = Scene::new().await;
+    let calls = scene.calls(&[100, 1_000]).await;
+    let guards = scene.hold(&calls).await;
+    let wrong = wrong(calls, is_busy).await;
+    assert_none(&wrong);
+    drop(guards);
+    scene.finish().await;
+}
