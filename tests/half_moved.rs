@@ -309,7 +309,7 @@ impl Scene {
         assert!(have_lease, "{what}: {found:?}");
     }
 
-    /// The slot has moved: whoever held it has it until it is released, and then the next one gets it.
+    /// The slot has moved: its holder keeps the lock until it is released, and then the next caller gets it.
     async fn end(&self, held: Held, third: &Lock, is_held: bool, what: &str) {
         let Held {
             own,
@@ -509,7 +509,7 @@ async fn while_no_slot_moves_a_call_is_sent_once() {
         }
         script_calls(&scene.cluster);
         mine.unlock().await.expect("held");
-        assert_eq!(script_calls(&scene.cluster), 2, "once more, with that key");
+        assert_eq!(script_calls(&scene.cluster), 2, "again, with that key");
         assert_eq!(
             scene.cluster.control(0).run(&["EXISTS", &key]),
             "0",

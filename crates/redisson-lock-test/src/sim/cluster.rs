@@ -157,6 +157,14 @@ impl Cluster {
                     _ => Some("TRYAGAIN Multiple keys request during rehashing of slot".to_owned()),
                 }
             }
+            // It does not know what is still to come.
+            Some(_)
+                if keys
+                    .iter()
+                    .any(|key| *key != keys[0] && !(has(key) && has(&keys[0]))) =>
+            {
+                Some("TRYAGAIN Multiple keys request during rehashing of slot".to_owned())
+            }
             Some(_) | None => None,
         }
     }

@@ -227,9 +227,12 @@ impl Change<'_> {
             script, keys, args, ..
         } = self.executed;
         let mut owners = BTreeSet::new();
+        // Otherwise the key of the last hold covers all of an owner.
+        let mut each = false;
         match &**script {
             "read_acquire" | "read_release" => owners.extend(args.first()),
             "read_renew" => {
+                each = true;
                 let locks = keys.chunks(2).zip(args.chunks(2));
                 let renewed = locks.filter(|(keys, args)| keys[0] == self.key && args[1] != "0");
                 owners.extend(renewed.map(|(_, args)| &args[0]));
@@ -240,9 +243,11 @@ impl Change<'_> {
             return None;
         }
         let after = self.after;
-        let mut holds = owners
-            .into_iter()
-            .flat_map(|owner| (1..=after.count(owner)).map(move |nth| (owner.clone(), nth)));
+        let mut holds = owners.into_iter().flat_map(|owner| {
+            let count = after.count(owner);
+            let first = if each { 1 } else { count.max(1) };
+            (first..=count).map(move |nth| (owner.clone(), nth))
+        });
         let missing = holds.find(|hold| !after.covers.contains_key(hold));
         missing.map(|(owner, nth)| format!("nothing covers read hold {nth} of {owner}"))
     }
