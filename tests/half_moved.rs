@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 async fn connect(cluster: &Cluster) -> LockClient {
     LockClient::builder()
         .watchdog_timeout(ms(60_000))
-        .command_timeout(ms(900))
+        .command_timeout(ms(5_000))
         .connect(&cluster.url())
         .await
         .expect("it answers")
@@ -400,7 +400,7 @@ async fn a_move_that_is_shorter_than_the_lease_loses_no_hold_of_any_kind() {
     let lease = ms(6_000);
     for client in &mut scene.clients {
         let builder = LockClient::builder().watchdog_timeout(lease);
-        let builder = builder.command_timeout(ms(900));
+        let builder = builder.command_timeout(ms(1_500));
         *client = builder
             .connect(&scene.cluster.url())
             .await
