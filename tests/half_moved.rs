@@ -352,6 +352,7 @@ fn is_retryable<T>(done: &Result<T, Error>) -> bool {
 }
 
 async fn every_half_of(kinds: &[LockKind]) {
+    test_support::may_take(ms(180_000));
     let scene = Scene::start().await;
     for kind in kinds {
         let hands_over = HANDED_OVER.contains(kind);
@@ -397,7 +398,7 @@ async fn every_half_of_a_write_lock_that_also_reads() {
 #[tokio::test]
 async fn a_move_that_is_shorter_than_the_lease_loses_no_hold_of_any_kind() {
     let mut scene = Scene::start().await;
-    let lease = ms(6_000);
+    let lease = ms(12_000);
     for client in &mut scene.clients {
         let builder = LockClient::builder().watchdog_timeout(lease);
         let builder = builder.command_timeout(ms(1_500));
