@@ -37,9 +37,10 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 /// of the locks taken for a moment. What the owner held before the call counts for nothing here: a program that takes
 /// these locks while it holds others can still make a deadlock.
 ///
-/// A call that has found one of the locks busy for a second queues with the callers of each lock's client for all of
-/// them at the same time, holds none, and takes them when it is the first in every queue: so it does not starve beside
-/// callers that always queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts,
+/// A call that has found one of the locks busy with other callers of that lock's client queues with them, at the same time
+/// for each of the locks that callers of its client hold or wait for, and after a second of busy locks for all of them. It
+/// holds none meanwhile, and takes all when it is the first in every queue: so it does not starve beside callers that always
+/// queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts,
 /// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
 /// they pass it, and it is the first again when the other queues have come to it. Fair locks have their queue in Redis, in
 /// which it takes no place before it waits: beside owners that always queue for several of them it may starve.

@@ -424,6 +424,17 @@ impl LockCore {
             || self.goes_first(id, waiter.lane()) && !self.overtakes(now, waiter.owner)
     }
 
+    /// Whether a call of this owner that queues now would not attempt: other owners of this client are in its way.
+    pub fn is_contended(&self, owner: OwnerKey) -> bool {
+        let lane = self.discipline.lane(owner);
+        let mut faces = self.faces(owner).into_iter().flatten();
+        let head = self.queue.head(lane).and_then(|head| self.queue.get(head));
+        self.discipline.has_front()
+            && !faces.any(|own| own.tenure.is_held())
+            && !self.is_open(lane)
+            && (self.is_blocked(lane) || head.is_some_and(|head| head.owner != owner))
+    }
+
     /// A waiter is the first of its lane, or the first is in no other's way; and so is no owner of this client.
     fn goes_first(&self, id: WaiterId, lane: Lane) -> bool {
         !self.is_blocked(lane) && (self.is_open(lane) || self.queue.head(lane) == Some(id))

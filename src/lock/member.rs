@@ -166,6 +166,12 @@ impl<K> Lock<K> {
         error.about(&self.given)
     }
 
+    /// Whether other owners of this client hold the lock or queue for it.
+    pub(crate) fn is_contended(&self) -> Result<bool, Error> {
+        let owner = self.current_owner()?.key(self.kind.face());
+        Ok(self.entry()?.peek(|core| core.is_contended(owner)))
+    }
+
     /// Queues for the lock with the other callers of this client, without ever taking it.
     pub(crate) fn place(&self) -> Result<Place, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);

@@ -5,9 +5,10 @@
 //! there is no deadlock. All calls begin in one order: those that want the same locks queue for the same one, and the next
 //! of them gets it from the last, who releases the others at that time.
 //!
-//! Where callers of the same client always queue for each of the locks, a try never succeeds: it does not overtake them.
-//! After a second of that the call queues for all of the locks at the same time without holding any, and tries them
-//! when it is the first everywhere: only other clients can come between.
+//! Where callers of the same client queue for one of the locks, a try does not succeed: it does not overtake them. So after
+//! the first one that does not, the call queues at the same time for each lock that others of its client hold or want,
+//! without holding any, and tries all when it is the first everywhere: only other clients can come between. After a second
+//! of busy answers it queues for all.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 pub(super) enum Step {
     /// Wait for this lock; nothing is held.
     Wait(usize),
-    /// Wait for the first place in the queues of all; nothing is held.
+    /// Wait for the first place in the queues of all that are contended in this client; nothing is held.
     Queue,
     /// Try this lock.
     Try(usize),
@@ -39,7 +40,7 @@ pub(super) struct Gather {
     places: Places,
 }
 
-/// The places in the queues of all locks.
+/// The places in the queues of the locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Places {
     Unwanted,
@@ -74,12 +75,13 @@ impl Gather {
         self.held += 1;
     }
 
-    /// The lock of this step is busy: everything is given back.
-    pub(super) fn busy(&mut self, now: Instant) {
+    /// The lock of this step is busy: everything is given back. `is_local`: other owners of its client hold it or want it.
+    pub(super) fn busy(&mut self, now: Instant, is_local: bool) {
         self.first = (self.first + self.held) % self.order.len();
         self.held = 0;
         self.busy_since.get_or_insert(now);
         self.places = match self.places {
+            _ if is_local => Places::Wanted,
             Places::Unwanted if self.is_impatient(now) => Places::Wanted,
             Places::Unwanted => Places::Unwanted,
             // The busy one is held by another client: that is waited for, without a place in the other queues.
@@ -125,7 +127,7 @@ mod tests {
         assert_eq!(gather.next(), Step::Try(1));
         gather.taken();
         assert_eq!(gather.next(), Step::Try(2));
-        gather.busy(now);
+        gather.busy(now, false);
         for next in [Step::Wait(2), Step::Try(0), Step::Try(1)] {
             assert_eq!(gather.next(), next);
             gather.taken();
@@ -140,7 +142,7 @@ mod tests {
             assert_eq!(gather.next(), next);
             gather.taken();
         }
-        gather.busy(Instant::now());
+        gather.busy(Instant::now(), false);
         for next in [Step::Wait(1), Step::Try(2), Step::Try(0)] {
             assert_eq!(gather.next(), next);
             gather.taken();
@@ -168,11 +170,27 @@ mod tests {
                 return walk(&yes, 0, now, depth - 1);
             }
             yes.taken();
-            no.busy(now);
+            no.busy(now, false);
             walk(&yes, held + 1, now, depth - 1);
             walk(&no, 0, now, depth - 1);
         }
         walk(&Gather::new(vec![0, 1, 2]), 0, Instant::now(), 14);
+    }
+
+    #[test]
+    fn who_finds_callers_of_its_client_before_it_queues_with_them() {
+        let mut gather = Gather::new(vec![0, 1]);
+        let now = Instant::now();
+        gather.taken();
+        gather.busy(now, true);
+        assert_eq!(gather.next(), Step::Queue);
+        gather.queued();
+        gather.taken();
+        gather.busy(now, true);
+        assert_eq!(gather.next(), Step::Queue);
+        gather.queued();
+        gather.busy(now, false);
+        assert_eq!(gather.next(), Step::Wait(0));
     }
 
     #[test]
@@ -182,7 +200,7 @@ mod tests {
         let at = |millis| start + Duration::from_millis(millis);
         let busy = |gather: &mut Gather, millis| {
             gather.taken();
-            gather.busy(at(millis));
+            gather.busy(at(millis), false);
         };
         busy(&mut gather, 0);
         busy(&mut gather, 900);

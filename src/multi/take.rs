@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::rule::{Gather, Step};
@@ -40,10 +41,11 @@ pub(super) async fn take(
                 (nth, Ok(taken))
             }
             Step::Queue => {
-                let Some(first) = places_in_all(members, wait.deadline()).await? else {
-                    return latest.not_in_time(&members[0]);
-                };
-                places = first;
+                let in_all = gather.is_impatient(Instant::now());
+                match places_in_all(members, in_all, wait.deadline()).await? {
+                    Some(first) => places = first,
+                    None => return latest.not_in_time(&members[0]),
+                }
                 gather.queued();
                 continue;
             }
@@ -57,7 +59,7 @@ pub(super) async fn take(
                 Err((nth, error)) => (nth, Err(error)),
             },
         };
-        match taken {
+        let is_local = match taken {
             Ok(Some(guard)) => {
                 guards[nth] = Some(guard);
                 gather.taken();
@@ -66,17 +68,14 @@ pub(super) async fn take(
             Ok(None) => {
                 failing.fill(Failing::default());
                 latest = Latest::Busy;
+                members[nth].is_contended()?
             }
             // It is the next that is waited for; what is lost is taken again.
-            Err(error) if passes(&error) => {
-                let since = failing[nth].note_failure(&error);
-                if !members[nth].failing_since(since).retries(wait) || is_over(wait) {
-                    return Err(error);
-                }
-                latest = Latest::Failed(error);
+            Err(error) => {
+                latest = Latest::Failed(failing[nth].fails(&members[nth], wait, error)?);
+                false
             }
-            Err(error) => return Err(error),
-        }
+        };
         // Not awaited: a server that does not answer would hold up this call.
         guards.iter_mut().for_each(|guard| *guard = None);
         places.clear();
@@ -84,7 +83,7 @@ pub(super) async fn take(
             return Ok(None);
         }
         let now = Instant::now();
-        gather.busy(now);
+        gather.busy(now, is_local);
         let again = now + pauses.next(&members[nth], gather.is_impatient(now));
         pause(&members[nth], again, wait.deadline()).await?;
         if is_over(wait) {
@@ -127,9 +126,17 @@ struct Failing {
 }
 
 impl Failing {
-    fn note_failure(&mut self, error: &Error) -> Instant {
+    /// `Err`: the error does not pass, or there is no time left.
+    fn fails(&mut self, member: &Lock, wait: Wait, error: Error) -> Result<Error, Error> {
+        if !passes(&error) {
+            return Err(error);
+        }
         self.has_lost |= matches!(error, Error::Lost { .. });
-        *self.since.get_or_insert_with(Instant::now)
+        let since = *self.since.get_or_insert_with(Instant::now);
+        match member.failing_since(since).retries(wait) && !is_over(wait) {
+            true => Ok(error),
+            false => Err(error),
+        }
     }
 
     /// Its server is there again. What is lost in each round is acquired in each round, too.
@@ -196,16 +203,28 @@ fn is_over(wait: Wait) -> bool {
         .is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// A place in the queue of each lock, when all of them are the first. `None`: they were not in time.
+/// A place in the queue of each lock that is contended in its client, or of all, when all of them are the first. `None`: they
+/// were not in time.
+///
+/// The places of a call are taken together: of two calls that meet in several queues, one is before the other in all.
 ///
 /// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
 /// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
 async fn places_in_all(
     members: &[Lock],
+    in_all: bool,
     deadline: Option<Instant>,
 ) -> Result<Option<Vec<Place>>, Error> {
-    let places: Result<Vec<_>, _> = members.iter().map(Lock::place).collect();
-    let places = places?;
+    let mut places = Vec::new();
+    {
+        // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
+        let _placing = PLACING.try_lock_for(PLACING_MAX);
+        for member in members {
+            if in_all || member.is_contended()? {
+                places.push(member.place()?);
+            }
+        }
+    }
     let queueing = async {
         let mut had_turn = vec![false; places.len()];
         loop {
@@ -278,3 +297,8 @@ async fn settle(
     }
     Ok(())
 }
+
+/// Locked while the places of a call are taken.
+static PLACING: Mutex<()> = Mutex::new(());
+
+const PLACING_MAX: Duration = Duration::from_millis(1);
