@@ -948,3 +948,19 @@ async fn a_check_names_all_that_is_missing_at_once() {
     ));
     server.finish([]).await;
 }
+
+/// `rename-command`, as hosted servers have it: not a right, but calls fail in the same way.
+#[tokio::test]
+async fn a_command_that_the_server_lacks_is_named_by_a_check_and_no_other_program_is_suspected() {
+    let server = TestServer::with(&["--rename-command", "PUBLISH", ""]);
+    let client = server.client().await;
+    let missing = client.check("a").await.expect("asked");
+    assert_eq!(missing, ["+publish"]);
+    let lock = client.lock("a").lease(ms(1_000));
+    let guard = lock.lock().await.expect("free");
+    let error = guard.unlock().await.expect_err("it publishes");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert!(error.to_string().contains("lacks a command"), "{error}");
+    client.close(ms(0)).await;
+    server.finish([]).await;
+}

@@ -134,8 +134,17 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
             "EVALSHA" | "EVAL" => {
                 "it runs no scripts; if it is a sentinel, connect with redis-sentinel://"
             }
+            "SUBSCRIBE" | "SSUBSCRIBE" => {
+                "it has no channels, so no call can wait for this lock; use `spin_lock` or `string_lock`, which need none"
+            }
             _ => return kind.to_string(),
         },
+        Some(RefusalKind::UnknownCommandInScript(_)) => {
+            "it lacks a command that the scripts of this lock call; `check` names it"
+        }
+        Some(RefusalKind::ScriptNotAccepted) => {
+            "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them"
+        }
         Some(RefusalKind::NoClusterNode) => "it is not a node of a cluster; connect with redis://",
         Some(RefusalKind::ProtectedMode) => {
             "it is in protected mode; set a password there, or connect from its own machine"

@@ -43,6 +43,11 @@ pub(crate) enum RefusalKind {
     WrongType,
     NotANumber,
     UnknownCommand(String),
+    /// The server lacks a command that a script calls, or forbids it there: the name if it says which, or the line of the
+    /// script.
+    UnknownCommandInScript(Denied),
+    /// The server runs no script whose text names its keys like this.
+    ScriptNotAccepted,
     /// The text of a script is no Lua.
     NotCompiled,
     /// Refused before the script ran, for a reason that needs no distinction.
@@ -94,6 +99,12 @@ impl RefusalKind {
         };
         if let Some((_, kind)) = KINDS.iter().find(|(word, _)| says(word)) {
             return kind.clone();
+        }
+        if let Some((_, kind)) = IN_SCRIPTS.iter().find(|(words, _)| text.contains(words)) {
+            return match kind {
+                Self::UnknownCommandInScript(_) => Self::UnknownCommandInScript(command(text)),
+                kind => kind.clone(),
+            };
         }
         redirect(text)
             .or_else(|| unknown_command(text))
@@ -248,6 +259,21 @@ static KINDS: [(&str, RefusalKind); 25] = [
     ("ERR No such master", NoSuchPrimary),
     ("ERR This instance has cluster support", NoClusterNode),
     ("DENIED", ProtectedMode),
+];
+
+/// What servers say of a script that has begun, or that they read before they run it, in the words of any version. In a
+/// slot that moves key by key a key is *non local* that this node does not have.
+static IN_SCRIPTS: [(&str, RefusalKind); 4] = [
+    (
+        "command called from",
+        RefusalKind::UnknownCommandInScript(Denied::Unnamed),
+    ),
+    (
+        "command is not allowed from script",
+        RefusalKind::UnknownCommandInScript(Denied::Unnamed),
+    ),
+    ("attempted to access a non local key", TryAgain),
+    ("bad lua script", RefusalKind::ScriptNotAccepted),
 ];
 
 #[cfg(test)]

@@ -350,6 +350,11 @@ impl Asked<'_> {
         let denied = match (refusal.kind, permission) {
             (RefusalKind::NoPermissionInScript(denied), by) if BY_SCRIPT.contains(&by) => denied,
             (RefusalKind::NoPermission(denied), by) if !BY_SCRIPT.contains(&by) => denied,
+            // The server does not have the command at all: to grant it does not help, and calls fail as without the right.
+            (RefusalKind::UnknownCommandInScript(_), by) if BY_SCRIPT.contains(&by) => {
+                Denied::Unnamed
+            }
+            (RefusalKind::UnknownCommand(_), by) if !BY_SCRIPT.contains(&by) => Denied::Unnamed,
             _ => return Ok(()),
         };
         match (denied, permission) {
