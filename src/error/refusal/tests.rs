@@ -76,35 +76,6 @@ fn an_error_is_known_by_its_first_words_and_also_inside_a_script() {
             "ERR Error running script (call to f_0): @user_script:4: WRONGTYPE Operation against a key",
             WrongType,
         ),
-        (
-            "ERR Unknown command called from script script: on @user_script:2.",
-            UnknownCommandInScript(Denied::Line(2)),
-        ),
-        // Above Valkey 9.1; Redis 7 and 8; Redis 6.2.
-        (
-            "ERR Unknown Redis command called from script script: f00, on @user_script:29.",
-            UnknownCommandInScript(Denied::Line(29)),
-        ),
-        (
-            "ERR Error running script (call to f_0): @user_script:29: @user_script: 29: Unknown Redis command called from Lua script",
-            UnknownCommandInScript(Denied::Line(29)),
-        ),
-        (
-            "ERR This Redis command is not allowed from script script: f00, on @user_script:2.",
-            UnknownCommandInScript(Denied::Line(2)),
-        ),
-        (
-            "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
-            ScriptNotAccepted,
-        ),
-        (
-            "ERR Script attempted to access a non local key in a cluster node script: f00, on @user_script:3.",
-            TryAgain,
-        ),
-        (
-            "ERR Error running script (call to f_0): @user_script:3: @user_script: 3: Lua script attempted to access a non local key in a cluster node",
-            TryAgain,
-        ),
         ("ERR hash value is not an integer", NotANumber),
         ("ERR upstream failure", Other),
         ("UPSTREAM gone", Other),
@@ -186,6 +157,43 @@ fn what_is_denied_is_a_command_a_key_or_a_channel() {
             NoPermissionInScript(Denied::Channel),
         ),
         ("ERR value is not an integer or out of range", Other),
+    ] {
+        assert_eq!(RefusalKind::read(text), kind, "{text}");
+    }
+}
+
+#[test]
+fn what_a_script_may_not_call_or_reach_here_is_known_in_the_words_of_each_version() {
+    for (text, kind) in [
+        (
+            "ERR Unknown command called from script script: on @user_script:2.",
+            UnknownCommandInScript(Denied::Line(2)),
+        ),
+        // Above Valkey 9.1; here Redis 7 and 8, then Redis 6.2.
+        (
+            "ERR Unknown Redis command called from script script: f00, on @user_script:29.",
+            UnknownCommandInScript(Denied::Line(29)),
+        ),
+        (
+            "ERR Error running script (call to f_0): @user_script:29: @user_script: 29: Unknown Redis command called from Lua script",
+            UnknownCommandInScript(Denied::Line(29)),
+        ),
+        (
+            "ERR This Redis command is not allowed from script script: f00, on @user_script:2.",
+            UnknownCommandInScript(Denied::Line(2)),
+        ),
+        (
+            "ERR bad lua script for redis cluster, all the keys that the script uses should be passed using the KEYS array",
+            ScriptNotAccepted,
+        ),
+        (
+            "ERR Script attempted to access a non local key in a cluster node script: f00, on @user_script:3.",
+            TryAgain,
+        ),
+        (
+            "ERR Error running script (call to f_0): @user_script:3: @user_script: 3: Lua script attempted to access a non local key in a cluster node",
+            TryAgain,
+        ),
     ] {
         assert_eq!(RefusalKind::read(text), kind, "{text}");
     }
