@@ -32,6 +32,7 @@ macro_rules! fair {
 }
 
 // After the macro that it uses.
+mod counting;
 mod leaving;
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -86,6 +87,7 @@ pub fn scenarios() -> Vec<Scenario> {
         .not_first(NEEDS_SCORES),
     ]);
     scenarios.extend(leaving::scenarios());
+    scenarios.extend(counting::scenarios());
     scenarios
 }
 

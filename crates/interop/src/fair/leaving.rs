@@ -29,7 +29,7 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 /// One attempt for this long, of an owner that gets the last place.
-async fn tries(
+pub(super) async fn tries(
     fixture: &Fixture,
     worker: &Worker,
     wait: Duration,
