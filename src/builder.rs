@@ -335,10 +335,11 @@ impl LockClientBuilder {
     /// For how long an owner keeps its place in the queue of a [fair lock](LockClient::fair_lock) after its turn has come.
     /// Default 300 s, as Redisson's since 3.13.3; 1 s to one day.
     ///
-    /// A new place lasts longer by the lease that its owner sees. A waiting client prolongs its places three times in this
-    /// long, so an attempt that takes two thirds of it to reach the server may cost its owner the place; those of a process
-    /// that died each hold up the others for this long. A shorter one is for fleets without JVMs: beside these, which count
-    /// with 300 s, it can cost a waiter its place.
+    /// The place of a call that waits for a shorter time counts for that time. A new place lasts longer by the lease that its
+    /// owner sees. A waiting client prolongs the places of calls that wait longer three times in this long, so an attempt
+    /// that takes two thirds of it to reach the server may cost its owner the place; those of a process that died each hold
+    /// up the others for this long. A shorter one is for fleets without JVMs: beside these, which count
+    /// with 300 s, it can cost a waiter its place. Beside Redisson before 3.13.3, which counts with 5 s, set 5 s.
     ///
     /// # Examples
     ///

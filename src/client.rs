@@ -127,7 +127,8 @@ impl LockClient {
     /// at the end of the queue each time, so pin one future outside of the loop, or use
     /// [`try_lock_for`](Lock::try_lock_for).
     ///
-    /// The places of a process that died hold up the others for a [`fair_wait`](crate::LockClientBuilder::fair_wait) each.
+    /// The places of a process that died hold up the others for as long as their calls would have waited, and for a
+    /// [`fair_wait`](crate::LockClientBuilder::fair_wait) each at most.
     /// Clients that use the name as another kind of lock overtake the queue, and do not wake it. The names `x` and `{x}`
     /// have one queue, as in Redisson: do not use both.
     ///
