@@ -108,7 +108,9 @@ impl Tenure {
     /// An acquire begins that may leave a place which counts for `wait` after its turn has come. An owner has one place for
     /// all its calls: it counts for the longest of them.
     pub(super) fn asks_for_place(&mut self, wait: Duration) {
-        let wait = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).max(1);
+        // Rounded up, as on the wire.
+        let wait = wait.as_nanos().div_ceil(1_000_000);
+        let wait = u32::try_from(wait).unwrap_or(u32::MAX).max(1);
         self.place_wait = match self.place {
             Place::None => wait,
             _ => self.place_wait.max(wait),
