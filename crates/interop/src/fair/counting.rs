@@ -27,15 +27,27 @@ async fn dead_head_that_waited_for_seconds(fixture: Fixture) {
         &fixture.name,
     );
     let (queue, control) = (Queue::of(name), &mut fixture.control());
-    holder.lock(name, Some(ms(4_000))).await.expect("free");
+    holder.lock(name, Some(ms(60_000))).await.expect("free");
     let head = Doomed::tries(&fixture, ms(3_000)).await;
     queue.waits(control, 1).await;
     head.signal("-KILL");
+    // The lease and the place would last for a minute longer.
+    let dead = queue.owners(control).remove(0);
+    let now = i64::try_from(since_1970().as_millis()).expect("milliseconds");
+    let end = queue.end(control, &dead).expect("queued");
+    let counts = end - now - control.number(&["PTTL", name]);
+    assert!(
+        (2_900..=5_100).contains(&counts),
+        "it counts for {counts} ms"
+    );
+    control.run(&["PEXPIRE", name, "2000"]);
+    let left = 2_000 + counts.unsigned_abs();
+    queue.shorten(control, &dead, ms(left));
     let start = Instant::now();
     let taken = next.try_lock(name, Some(ms(40_000)), None).await;
     assert_eq!(taken, Ok(true));
     // A second more for one that looks again in between.
-    between("after the other's call", start.elapsed(), 0, 8_500);
+    between("after the other's call", start.elapsed(), 0, left + 1_500);
     next.unlock(name).await.expect("held");
     queue.becomes(control, &[]).await;
 }
