@@ -29,7 +29,7 @@ use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::subscribe::subscribe;
-use super::waiter::{Next, Retries, Wait, Waiter, rejection};
+use super::waiter::{Next, Retries, Wait, Waiter, needed, rejection};
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
@@ -246,13 +246,6 @@ async fn acquire(
             return context.not_in_time(request, Some(waiter));
         }
     }
-}
-
-/// For how long from now on a call needs its owner's place: until its deadline at most.
-fn needed(permit: &Permit, deadline: Option<Instant>) -> Duration {
-    let left = deadline.map(|limit| limit.saturating_duration_since(Instant::now()));
-    let needed = left.map_or(permit.terms.wait, |left| left.min(permit.terms.wait));
-    needed.max(MILLISECOND)
 }
 
 /// By what a call that waits is woken.

@@ -302,6 +302,13 @@ impl Wait {
     }
 }
 
+/// For how long from now on a call needs its owner's place: until its deadline at most.
+pub(super) fn needed(permit: &Permit, deadline: Option<Instant>) -> Duration {
+    let left = deadline.map(|limit| limit.saturating_duration_since(Instant::now()));
+    let needed = left.map_or(permit.terms.wait, |left| left.min(permit.terms.wait));
+    needed.max(Duration::from_millis(1))
+}
+
 /// Whether a call whose attempt has failed makes another one.
 pub(crate) struct Retries {
     wait: Wait,

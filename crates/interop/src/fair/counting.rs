@@ -36,8 +36,9 @@ async fn dead_head_that_waited_for_seconds(fixture: Fixture) {
     let now = i64::try_from(since_1970().as_millis()).expect("milliseconds");
     let end = queue.end(control, &dead).expect("queued");
     let counts = end - now - control.number(&["PTTL", name]);
+    // A JVM says when it asks, which may be a while before the script runs.
     assert!(
-        (2_900..=5_100).contains(&counts),
+        (1_000..=5_100).contains(&counts),
         "it counts for {counts} ms"
     );
     control.run(&["PEXPIRE", name, "2000"]);
