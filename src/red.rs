@@ -420,10 +420,8 @@ impl RedLock {
 
     /// Why no quorum of the servers can be asked now, if none can.
     fn problem(&self) -> Option<Error> {
-        let problems = self.members.iter().filter_map(Lock::problem);
-        problems
-            .skip(self.members.len() - rule::quorum(self.members.len()))
-            .next()
+        let mut problems = self.members.iter().filter_map(Lock::problem);
+        problems.nth(self.members.len() - rule::quorum(self.members.len()))
     }
 
     /// One round after the other, until one has a quorum.

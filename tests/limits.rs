@@ -138,7 +138,8 @@ impl Scene {
     }
 
     fn blocking_calls_of_one(&self, wait: Duration) -> Vec<Call> {
-        let verbs: [(&str, fn(&blocking::Lock, Duration) -> Answer); 3] = [
+        type Verb = fn(&blocking::Lock, Duration) -> Answer;
+        let verbs: [(&str, Verb); 3] = [
             ("blocking try_lock_for", |lock, wait| {
                 got(lock.try_lock_for(wait))
             }),
@@ -150,7 +151,7 @@ impl Scene {
             }),
         ];
         let verbs = verbs.into_iter().map(|(what, verb)| {
-            let name = name_of(&what, wait);
+            let name = name_of(what, wait);
             let lock = self.blocking[0].lock(&*name);
             Call {
                 what: what.to_owned(),
@@ -167,7 +168,7 @@ impl Scene {
     fn calls_of_several(&self, wait: Duration) -> Vec<Call> {
         let mut calls = Vec::new();
         let mut add = |what: &str, call: &dyn Fn(&str) -> BoxedAnswer| {
-            let name = name_of(&what, wait);
+            let name = name_of(what, wait);
             calls.push(Call {
                 what: what.to_owned(),
                 answer: call(&name),

@@ -115,8 +115,8 @@ impl AcquireContext {
         request: &Request<'_>,
         waiter: Option<&mut Waiter>,
     ) -> Result<TryLock<G>, Error> {
-        let unconfirmed = |check: &Box<ReplicaCheck>| check.unconfirmed(&request.entry);
-        if let Some(error) = self.confirming.as_ref().and_then(unconfirmed) {
+        let confirming = self.confirming.as_deref();
+        if let Some(error) = confirming.and_then(|check| check.unconfirmed(&request.entry)) {
             return Err(error);
         }
         match self.problem(request) {
