@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind, MultiLock, RedLock, blocking};
 use test_support::kinds::{KINDS, against, is_token};
-use test_support::{TestServer, eventually, ms, stalls, tokio};
+use test_support::{Proxy, TestServer, eventually, ms, stalls, tokio};
 
 /// How much later than its limit a call may answer, on a machine that runs.
 const LATE: Duration = Duration::from_millis(50);
@@ -339,10 +339,95 @@ async fn a_server_that_is_lost_during_a_wait_is_no_holder() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_another_client_holds_is_busy_at_the_limit() {
     let scene = Scene::new().await;
-    let calls = scene.calls(&[100, 1_000]).await;
+    // Long enough for an answer on a busy machine.
+    let calls = scene.calls(&[3_000]).await;
     let guards = scene.hold(&calls).await;
     let wrong = wrong(calls, is_busy).await;
     assert_none(&wrong);
     drop(guards);
     scene.finish().await;
+}
+
+/// The answer at a limit is what the client knows by then: whom it has given the lock itself, and what was never answered.
+#[tokio::test]
+async fn what_this_client_holds_itself_is_known_without_an_answer() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let (first, second) = (client.owner(), client.owner());
+    let plain = client.lock("plain");
+    let (read, write) = (
+        client.lock_of(LockKind::Read, "both"),
+        client.lock_of(LockKind::Write, "both"),
+    );
+    let held = plain.owned_by(&first).lock().await.expect("free");
+    let reads = read.owned_by(&first).lock().await.expect("free");
+    server.pause();
+    for (what, lock, owner, is_right) in [
+        (
+            "of another owner",
+            &plain,
+            &second,
+            is_busy as fn(&Answer) -> bool,
+        ),
+        ("nested", &plain, &first, is_outage),
+        ("beside a reader", &read, &second, is_outage),
+        ("against a reader", &write, &second, is_busy),
+    ] {
+        let start = Instant::now();
+        let found = got(lock.owned_by(owner).try_lock_for(ms(100)).await);
+        let took = start.elapsed();
+        assert!(is_right(&found), "{what}: {found:?}");
+        assert!(took < ms(100) + LATE + stalls(start), "{what}: {took:?}");
+    }
+    server.resume();
+    held.unlock().await.expect("held");
+    reads.unlock().await.expect("held");
+    server.finish([client]).await;
+}
+
+/// A server that is only slow has not said who has the lock. What it grants too late is released.
+#[tokio::test]
+async fn an_answer_that_comes_after_the_limit_is_undone() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("connected");
+    proxy.hold_replies(true);
+    let start = Instant::now();
+    let found = got(client.lock("slow").try_lock_for(ms(100)).await);
+    let took = start.elapsed();
+    assert!(is_outage(&found), "{found:?}");
+    assert!(took < ms(100) + LATE + stalls(start), "{took:?}");
+    proxy.hold_replies(false);
+    let mut control = server.control();
+    eventually("it is released", ms(5_000), || {
+        client.stats().entries == 0 && control.run(&["EXISTS", "slow"]) == "0"
+    })
+    .await;
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([]).await;
+}
+
+/// There is no replica, so that the question to them takes as long as it may.
+#[tokio::test]
+async fn replicas_are_waited_for_until_the_limit() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let lock = client.lock("copied").sync_replicas(1, ms(2_000));
+    let start = Instant::now();
+    let failed = lock.try_lock_for(ms(300)).await.expect_err("no replica");
+    let took = start.elapsed();
+    assert!(
+        matches!(
+            failed,
+            Error::TooFewReplicas {
+                wanted: 1,
+                acknowledged: 0,
+                ..
+            }
+        ),
+        "{failed:?}"
+    );
+    assert!(took < ms(300) + LATE + stalls(start), "{took:?}");
+    server.finish([client]).await;
 }
