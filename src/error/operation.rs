@@ -50,7 +50,8 @@ impl Operation {
             }
             Self::Renewing => "the lock is held until its lease is over",
             Self::Extending => "the lock is held, and its lease ends when it did before or later",
-            Self::Unlocking | Self::Releasing => {
+            Self::Releasing => "the lock is free no later than the end of its lease",
+            Self::Unlocking => {
                 "the release continues in the background, and the lock is free no later than the end of its lease"
             }
             Self::Inspecting => "nothing was changed, check that the server is reachable",
