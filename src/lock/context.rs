@@ -148,13 +148,16 @@ impl AcquireContext {
                 return Some(error);
             }
         }
+        // The first connection may be about to be opened: one that does not wait does not wait for that either.
+        let is_immediate = !self.has_asked && matches!(request.wait, Wait::Never(_));
+        if is_immediate && latest.answers() == 0 && !latest.has_failed() {
+            return None;
+        }
         if let Some(problem) = entry.route().problem() {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
         let is_busy = match self.has_asked {
             true => self.has_found_busy || was_answered_since,
-            // Others of this client are before it, and it does not wait for what they hear.
-            false if matches!(request.wait, Wait::Never(_)) => true,
             false => latest.answers() > 0,
         };
         match is_busy && !latest.has_failed() {
