@@ -274,8 +274,7 @@ impl Waking {
         subscription.filter(|found| !found.is_refused())
     }
 
-    /// In what time to look again at a lock that is free, while it is another owner's turn. What is left of that owner's
-    /// place is no lease: the owner may take the lock at any moment, and lose it, without a message.
+    /// When to look again at a lock that is free, but another owner's turn: it may take it and lose it without a message.
     fn looks_soon(&mut self, shared: &Shared, is_free: bool) -> Option<Duration> {
         self.looks.take_if(|_| !is_free);
         let new = || Box::new(shared.redis.backoff());
@@ -392,13 +391,13 @@ impl AcquirePermit {
             wait: permit.place_wait,
             stays: permit.queues_up.then(|| needed(permit, deadline)),
         };
-        let announce = self.entry.shared().redis.announce();
+        let place = (place, self.entry.shared().redis.announce());
         let mut call = script::acquire(
             name,
             &permit.field,
             permit.target,
             permit.terms.lease,
-            (place, announce),
+            place,
         );
         call.still = Some(Arc::clone(still) as Arc<dyn Still>);
         Some(call)
