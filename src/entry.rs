@@ -253,6 +253,11 @@ impl Entry {
     /// The facts of a step, and the cells that its effects are about.
     fn record_facts(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
         let effects = &deferred.effects;
+        for (hold, valid_until) in &effects.over {
+            if let Some(status) = state.holds.get(hold) {
+                status.set_valid_until(*valid_until);
+            }
+        }
         for (hold, ending) in &effects.ended {
             if let Some(status) = state.holds.remove(hold) {
                 status.set_ending(*ending);

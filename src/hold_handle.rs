@@ -117,7 +117,8 @@ impl Hold {
     /// The instant up to which the hold is guaranteed without another renewal; always before the
     /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
     /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it. For a read hold it lies
-    /// at most one watchdog timeout ahead (see [`RwLock`](crate::RwLock)).
+    /// at most one watchdog timeout ahead (see [`RwLock`](crate::RwLock)). After the end it stays the same: the instant that
+    /// it last was, or when the hold was released or lost, if that was earlier.
     ///
     /// # Examples
     ///
@@ -127,12 +128,8 @@ impl Hold {
     /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        let (snapshot, now) = self.snapshot();
-        let until = snapshot.map_or(now, |found| {
-            found
-                .ends
-                .map_or(found.deadline, |ends| ends.min(found.deadline))
-        });
+        let (snapshot, _) = self.snapshot();
+        let until = snapshot.map_or_else(|| self.status.valid_until(), |found| found.valid_until());
         self.entry.shared().clock.instant(until).into_std()
     }
 

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::{Counts, Ending, HoldId, Life, LossReason, Rules, Token, Total};
+use crate::core::{Counts, Ending, HoldId, Life, LossReason, Rules, Time, Token, Total};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, SyncReplicas, slot_of};
@@ -320,6 +320,8 @@ pub(crate) struct HoldStatus {
 #[derive(Debug, Default)]
 struct End {
     ending: Option<Ending>,
+    /// Of a hold that its owner does not have any more.
+    valid_until: Option<Time>,
     /// Of a loss: its number among those of the process. Smaller than the time.
     nth: u32,
     /// Made for the first who waits for the end: hardly any call does.
@@ -343,6 +345,11 @@ impl HoldStatus {
         self.end.lock().ending
     }
 
+    /// Until when it was valid, once its owner does not have it any more: an instant that has passed.
+    pub(crate) fn valid_until(&self) -> Time {
+        self.end.lock().valid_until.unwrap_or(Time::START)
+    }
+
     /// Why it was lost, and the number of that loss: one that was seen later has a larger one.
     pub(crate) fn loss(&self) -> Option<(LossReason, u32)> {
         let end = self.end.lock();
@@ -362,6 +369,10 @@ impl HoldStatus {
             reported.cancel();
         }
         reported
+    }
+
+    pub(crate) fn set_valid_until(&self, valid_until: Time) {
+        self.end.lock().valid_until = Some(valid_until);
     }
 
     /// Writes down how it ended. It wakes no task: it is done under the mutex of the lock.

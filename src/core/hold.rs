@@ -66,6 +66,10 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    pub(super) fn valid_until(&self, deadline: Time) -> Time {
+        earlier(self.policy.ends(), deadline)
+    }
+
     /// Why it is over by the clock, if it is.
     pub(super) fn over(&self, deadline: Time, now: Time) -> Option<LossReason> {
         match self.policy {
@@ -161,11 +165,24 @@ pub struct HoldSnapshot {
     pub replicas: u32,
 }
 
+impl HoldSnapshot {
+    /// The earlier of deadline and end.
+    pub fn valid_until(&self) -> Time {
+        earlier(self.ends, self.deadline)
+    }
+}
+
+fn earlier(ends: Option<Time>, deadline: Time) -> Time {
+    ends.map_or(deadline, |ends| ends.min(deadline))
+}
+
 /// A hold that was just lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Loss {
     pub(super) id: HoldId,
     pub(super) reason: LossReason,
+    /// It was valid until then, or until it was lost, if that is earlier.
+    pub(super) valid_until: Time,
     /// Its owner had counted on it: a detached lease that has run out did what it was taken for.
     pub(super) is_news: bool,
 }

@@ -386,13 +386,14 @@ impl OwnerState {
     /// Takes a hold out because its owner releases it: its end is known when the release is answered. `false`: it has
     /// ended before.
     pub(super) fn take_out(&mut self, hold: HoldId, awaited: bool, cx: &mut Context<'_>) -> bool {
-        let was_held = self.tenure.take_out(hold);
-        if was_held {
-            let progress = Unlocking::Joined;
-            self.unlocks.insert(hold, Unlock { progress, awaited });
-            self.release(cx);
-        }
-        was_held
+        let Some(valid_until) = self.tenure.take_out(hold) else {
+            return false;
+        };
+        cx.out.over.push((hold, valid_until.min(cx.now)));
+        let progress = Unlocking::Joined;
+        self.unlocks.insert(hold, Unlock { progress, awaited });
+        self.release(cx);
+        true
     }
 
     /// It may be the first in the server's queue. Its calls have to ask from then on.
@@ -509,8 +510,8 @@ pub(super) enum AfterAcquire {
 }
 
 fn end_holds(losses: &[Loss], cx: &mut Context<'_>) {
-    let ended = losses
-        .iter()
-        .map(|loss| (loss.id, Ending::Lost(loss.reason)));
-    cx.out.ended.extend(ended);
+    for loss in losses {
+        cx.out.over.push((loss.id, loss.valid_until.min(cx.now)));
+        cx.out.ended.push((loss.id, Ending::Lost(loss.reason)));
+    }
 }

@@ -307,10 +307,11 @@ impl Tenure {
         self.pending && self.count() == 1
     }
 
-    /// Takes a hold out because its owner releases it. `false`: it has ended before.
-    pub(super) fn take_out(&mut self, id: HoldId) -> bool {
+    /// Takes a hold out because its owner releases it. Returns until when it would be valid; `None`: it has ended before.
+    pub(super) fn take_out(&mut self, id: HoldId) -> Option<Time> {
         self.hand_out(id);
-        self.holds.remove(id).is_some()
+        let hold = self.holds.remove(id)?;
+        Some(hold.valid_until(self.deadline))
     }
 
     /// Whether a hold has not ended.
@@ -380,11 +381,13 @@ impl Tenure {
                 self.holds.push(hold);
                 continue;
             };
+            let valid_until = hold.valid_until(self.deadline);
             let Hold { id, policy, keeper } = hold;
             let is_news = !(keeper.is_detached() && reason == LossReason::LeaseOver);
             losses.push(Loss {
                 id,
                 reason,
+                valid_until,
                 is_news,
             });
             self.lost_reason = reason;

@@ -474,3 +474,30 @@ fn closing_ends_what_was_released_and_has_no_answer() {
     fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
     assert_eq!(fixture.out.ended[..], [(outer, Ending::Released)]);
 }
+
+/// A release takes it out before its end is known, and a loss by the server comes before the deadline.
+#[test]
+fn a_hold_that_is_over_was_valid_until_its_deadline_or_until_then() {
+    let fixed = Terms {
+        lease: Duration::from_secs(10),
+        kind: LeaseKind::Fixed,
+        ..TERMS
+    };
+    let ends = Time::START + Duration::from_secs(10) - Duration::from_millis(102);
+    for (after, over) in [(5, Time::START + Duration::from_secs(5)), (20, ends)] {
+        for step in ["unlock", "drop", "lose"] {
+            let mut fixture = Fixture::new();
+            let (hold, other) = (fixture.lock_with(A, fixed), fixture.lock(A));
+            fixture.now = Time::START + Duration::from_secs(after);
+            fixture.step(|core, now, out| match step {
+                "unlock" => _ = core.unlock(now, A, hold, out),
+                "drop" => core.drop_hold(now, A, hold, out),
+                _ => core.lose_owner(now, A, None, LossReason::Gone, out),
+            });
+            let (of_hold, rest) = fixture.out.over.split_first().expect("it is over");
+            assert_eq!(*of_hold, (hold, over), "{step} after {after} s");
+            let is_lost = step == "lose";
+            assert_eq!(rest.iter().any(|(hold, _)| *hold == other), is_lost);
+        }
+    }
+}

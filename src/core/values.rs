@@ -329,6 +329,9 @@ pub struct Effects {
     /// Holds that have ended. How is a fact: the shell writes it down before it frees the mutex, and
     /// wakes those who wait for it afterwards.
     pub ended: SmallVec<[(HoldId, Ending); 1]>,
+    /// Holds that their owner does not have any more, and until when each was valid: a fact, written down likewise. A release
+    /// takes a hold out before its end is known.
+    pub over: SmallVec<[(HoldId, Time); 1]>,
     /// Owners whose timer has changed. When it is due is read when the timer is set.
     pub timers: SmallVec<[OwnerKey; 2]>,
     /// Waiters that may be able to go on.

@@ -231,7 +231,8 @@ impl MultiHold {
         self.loss().map_or(Ok(()), |loss| Err(loss.error()))
     }
 
-    /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs.
+    /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs. After the end it
+    /// stays the same, and has passed.
     ///
     /// # Examples
     ///
@@ -241,9 +242,8 @@ impl MultiHold {
     /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        let ends = self.members.iter().map(|hold| hold.valid_until());
-        ends.min()
-            .unwrap_or_else(|| tokio::time::Instant::now().into_std())
+        let others = self.members[1..].iter().map(|hold| hold.valid_until());
+        others.fold(self.members[0].valid_until(), Instant::min)
     }
 
     /// Resolves when one of them is lost, with its name; never after a normal unlock. The future does not borrow

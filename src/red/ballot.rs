@@ -46,6 +46,8 @@ struct State {
     /// Its caller has seen the quorum.
     taken: bool,
     ending: Option<Ending>,
+    /// Until when a quorum had it, after the end. Before, an instant that has passed.
+    valid_until: StdInstant,
     /// When fixed leases, or `max_hold`, end it; nothing is taken again for longer.
     ends: Option<Instant>,
 }
@@ -65,6 +67,17 @@ enum Seat {
     Failed(Error, Instant),
 }
 
+impl State {
+    /// A member that was lost counts up to its end: the quorum was over with the last one that it needed.
+    fn valid_until(&self, quorum: usize) -> StdInstant {
+        let held = self.seats.iter().filter_map(|seat| match seat {
+            Seat::Held(guard, _) => Some(guard.valid_until()),
+            _ => None,
+        });
+        rule::valid_until(held, quorum).unwrap_or(self.valid_until)
+    }
+}
+
 impl Ballot {
     /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
     /// polled. A quorum that is lost ends the turn of the caller.
@@ -74,6 +87,7 @@ impl Ballot {
         within: Duration,
         permit: Permit,
     ) -> (Arc<Self>, Job) {
+        let now = Instant::now();
         let ballot = Arc::new(Self {
             servers: members.len(),
             // The answer has to be in time.
@@ -83,13 +97,14 @@ impl Ballot {
                 seats: members.iter().map(|_| Seat::Asked).collect(),
                 taken: false,
                 ending: None,
+                valid_until: now.into_std(),
                 ends: None,
             }),
             answered: Notify::new(),
             settled: Notify::new(),
             lost: CancellationToken::new(),
         });
-        let job = Arc::clone(&ballot).keep(members.to_vec(), Instant::now() + within, permit);
+        let job = Arc::clone(&ballot).keep(members.to_vec(), now + within, permit);
         (ballot, job)
     }
 
@@ -193,11 +208,9 @@ impl Ballot {
 
     /// A server has extended its fixed lease.
     pub(super) fn extended(&self) {
-        let valid_until = self.valid_until().map(Instant::from);
         let mut state = self.state.lock();
-        if let Some(ends) = state.ends {
-            state.ends = valid_until.max(Some(ends));
-        }
+        let valid_until = Instant::from(state.valid_until(self.quorum()));
+        state.ends = state.ends.map(|ends| ends.max(valid_until));
     }
 
     pub(super) fn ending(&self) -> Option<Ending> {
@@ -214,10 +227,9 @@ impl Ballot {
         held.map(look).collect()
     }
 
-    /// Until when a quorum holds it.
-    pub(super) fn valid_until(&self) -> Option<StdInstant> {
-        let ends = self.look(|guard| (!guard.is_lost()).then(|| guard.valid_until()));
-        rule::valid_until(ends.into_iter().flatten(), self.quorum())
+    /// Until when a quorum has it, or had it.
+    pub(super) fn valid_until(&self) -> StdInstant {
+        self.state.lock().valid_until(self.quorum())
     }
 
     /// How many servers have it, and how many of those for sure.
@@ -273,6 +285,8 @@ impl Ballot {
             if state.ending.is_some() || !may_end(&state) {
                 return Vec::new();
             }
+            let now = Instant::now().into_std();
+            state.valid_until = state.valid_until(self.quorum()).min(now);
             state.ending = Some(ending);
             _members = std::mem::take(&mut state.members);
             std::mem::take(&mut state.seats)
@@ -346,6 +360,11 @@ impl Ballot {
         let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
         {
             let mut state = self.state.lock();
+            let is_held = |seat: &&Seat| matches!(seat, Seat::Held(guard, _) if !guard.is_lost());
+            if state.seats.iter().filter(is_held).count() < self.quorum() {
+                // The next look ends it. What is left of it says until when it was valid.
+                return (Some(now), vec![], vec![]);
+            }
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
             let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
             let State { seats, members, .. } = &mut *state;

@@ -261,7 +261,7 @@ impl RedHold {
     }
 
     /// The instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the third longest of
-    /// what the servers have promised.
+    /// what the servers have promised. After the end it stays the same, and has passed.
     ///
     /// # Examples
     ///
@@ -271,8 +271,7 @@ impl RedHold {
     /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        let until = self.ballot.valid_until();
-        until.unwrap_or_else(|| tokio::time::Instant::now().into_std())
+        self.ballot.valid_until()
     }
 
     /// How many servers have it, as far as this process knows.

@@ -108,9 +108,12 @@ fn what_is_promised_is_the_longest_of_the_holds_that_are_left() {
     let until = NOW + secs(90);
     let (mut tenure, holds) = tenure_of(&[WATCHDOG, LeasePolicy::Fixed { until, limit: None }]);
     assert_eq!(tenure.promised(NOW, &RULES), secs(90));
-    assert!(tenure.take_out(holds[1]));
+    assert!(tenure.take_out(holds[1]).is_some());
     assert_eq!(tenure.promised(NOW, &RULES), secs(30));
-    assert!(!tenure.take_out(holds[1]), "a hold is released once");
+    assert!(
+        tenure.take_out(holds[1]).is_none(),
+        "a hold is released once"
+    );
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn a_nested_hold_is_renewed_beside_one_that_is_not_confirmed_and_after_it() {
     let asked = tenure.begin_renewal(NOW + secs(11), &RULES);
     assert!(matches!(asked, Some(RenewalAsk::Extend(_))), "{asked:?}");
     tenure.not_renewed(NOW + secs(11), &RULES);
-    assert!(tenure.take_out(outer));
+    assert!(tenure.take_out(outer).is_some());
     let at = NOW + secs(13);
     let asked = tenure.begin_renewal(at, &RULES).expect("due");
     tenure.renewed(at, at, asked, 1, &RULES);

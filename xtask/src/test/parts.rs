@@ -81,6 +81,7 @@ pub(super) const FIRST: [Part; 10] = [
             "waiting",
             "channels",
             "renewal",
+            "ended",
             "tracking",
             "cluster_node",
             "from_fred",
