@@ -203,7 +203,7 @@ async fn several_locks_answer_the_end_of_the_first_that_ended() {
 
     let (before, mut seen) = (Instant::now(), None);
     let ran = multi.run(async |held| {
-        seen = Some(held.clone());
+        seen = Some(held);
         Ok::<_, redisson_lock::Error>(())
     });
     ran.await.expect("free");
@@ -258,7 +258,7 @@ async fn a_red_lock_answers_when_its_quorum_was_over() {
 
     let (before, mut seen) = (Instant::now(), None);
     let ran = red.run(async |held| {
-        seen = Some(held.clone());
+        seen = Some(held);
         Ok::<_, redisson_lock::Error>(())
     });
     ran.await.expect("free");

@@ -47,7 +47,7 @@ fn key_of<'a>(script: &Script, keys: &'a [Arc<str>], text: &str) -> &'a str {
         key_number(name).or_else(|| assigned_key(script.source, name))
     });
     let key = nth.and_then(|nth| keys.get(nth.checked_sub(1)?));
-    key.or(keys.first()).map_or("", |key| &**key)
+    key.or_else(|| keys.first()).map_or("", |key| &**key)
 }
 
 /// The number in `KEYS[2]`.
