@@ -2,7 +2,8 @@
 -- begins with this text.
 --
 -- KEYS[n]  key  after those of the script: in a cluster at least one, and each key that was wanted; elsewhere none
--- Returns nothing: it defines what the rest calls.
+-- Returns nothing: it defines what the rest calls. Two of these functions return milliseconds left, or
+--   -2  there is no such key
 
 local declared, wanted, is_cluster = {}, {-7}, false
 
@@ -12,7 +13,7 @@ local function declare(own)
   for _, key in ipairs(KEYS) do declared[key] = true end
 end
 
--- Milliseconds left of a key (-2: it is absent, -1: no expiry). While a slot moves, a key may be on the other node, and
+-- Milliseconds left of a key (-1: no expiry). While a slot moves, a key may be on the other node, and
 -- only of declared keys a server knows that. It fails at others if they have left it, and finds nothing if they are still
 -- to come. So an absent key that is not declared is wanted: the script changes nothing and returns `wanted`, and the call
 -- is sent again with those keys.
@@ -33,7 +34,7 @@ local function keys_of(prefix, count)
   return keys, count > 1000
 end
 
--- Milliseconds left of the longest of these keys (-2: there is none). One without an expiry counts as `endless`.
+-- Milliseconds left of the longest of these keys. One without an expiry counts as `endless`.
 local function longest_of(keys, endless)
   local longest = -2
   for _, key in ipairs(keys) do

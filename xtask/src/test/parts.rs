@@ -47,6 +47,7 @@ pub(super) const FIRST: [Part; 10] = [
             "kind_outcomes",
             "kind_tokens",
             "fair",
+            "fair_peers",
             "read_write",
             "multi",
             "red",
@@ -106,6 +107,7 @@ pub(super) const FIRST: [Part; 10] = [
             "unpolled",
             "handoff",
             "hangs",
+            "limits",
         ],
     ),
     // A cluster of its own for each row.

@@ -36,18 +36,11 @@ impl Keys {
         self.0.iter().copied().max().flatten()
     }
 
-    /// One for each of this many holds: those that are missing are made.
+    /// For this many holds, of which the key of the last one covers all: it lasts at least until then.
     fn cover(&mut self, count: u32, until: Time) {
         self.0.resize(count as usize, None);
-        for key in &mut self.0 {
-            key.get_or_insert(until);
-        }
-    }
-
-    /// The last one lasts at least until then.
-    fn raise_last(&mut self, until: Time) {
-        if let Some(Some(last)) = self.0.last_mut() {
-            *last = until.max(*last);
+        if let Some(last) = self.0.last_mut() {
+            *last = (*last).max(Some(until));
         }
     }
 
@@ -130,7 +123,6 @@ impl Faces {
         }
         let keys = hash.readers.entry(own).or_default();
         keys.cover(target, until);
-        keys.raise_last(until);
         hash.until = hash.until.max(until);
         (if writes { DONE } else { Reply::Outside }, false)
     }
@@ -141,7 +133,6 @@ impl Faces {
             return self.change(|hash| {
                 let keys = hash.readers.get_mut(&own)?;
                 keys.cover(target, until);
-                keys.raise_last(until);
                 hash.until = hash.until.max(until);
                 Some(())
             });
