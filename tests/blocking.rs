@@ -436,6 +436,31 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
 }
 
 #[test]
+fn a_guard_of_several_locks_keeps_all_their_clients() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let counts = |key| servers.each_ref().map(|server| server.control().count(key));
+
+    let clients: Vec<_> = servers.iter().map(client).collect();
+    let multi = MultiLock::new(clients.iter().map(|client| client.lock("multi"))).expect("three");
+    let guard = multi.lock().expect("free");
+    drop((multi, clients));
+    assert_eq!(guard.lost_within(ms(50)).expect("waited"), None);
+    assert_eq!(counts("multi"), [1; 3]);
+    drop(guard);
+    assert_eq!(counts("multi"), [0; 3], "the last handles have waited");
+
+    let clients: Vec<_> = servers.iter().map(client).collect();
+    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
+    let guard = red.lock().expect("free");
+    until("all have it", || guard.servers() == 3);
+    drop((red, clients));
+    assert_eq!(guard.lost_within(ms(50)).expect("waited"), None);
+    assert_eq!(guard.servers(), 3);
+    drop(guard);
+    assert_eq!(counts("red"), [0; 3], "the last handles have waited");
+}
+
+#[test]
 fn a_guard_dropped_in_another_thread_releases_the_hold_of_its_own() {
     let server = Server::start();
     let mut control = server.control();

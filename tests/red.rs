@@ -887,6 +887,35 @@ async fn a_server_that_was_away_says_who_it_is_when_it_is_back() {
     servers.finish().await;
 }
 
+/// An address may lead to the wrong server for a while: a name that resolves late, a proxy that is set up in two steps.
+#[tokio::test]
+async fn members_that_were_at_one_server_are_asked_again_by_the_next_call() {
+    let servers = Servers::new(3).await;
+    let proxy = Proxy::start(servers.servers[0].port).await;
+    let third = LockClient::builder().command_timeout(ms(2_000));
+    let third = third.connect(&proxy.url()).await.expect("it answers");
+    let members = [&servers.ours[0], &servers.ours[1], &third];
+    let lock = RedLock::new(members.map(|client| client.lock("red"))).expect("three clients");
+    let lock = lock.member_timeout(MEMBER);
+    let refused = lock.lock().await.expect_err("two are at one server");
+    assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused}");
+    proxy.lead_to(servers.servers[2].port);
+    proxy.cut_all();
+    eventually("it leads to the third", ms(10_000), || {
+        third.stats().reconnects_total > 0 && third.is_connected()
+    })
+    .await;
+    let guard = taken(&lock).await;
+    guard.unlock().await.expect("held");
+    drop(lock);
+    within(ms(10_000), third.close(ms(0)))
+        .await
+        .expect("closed");
+    proxy.stop().await;
+    servers.settled().await;
+    servers.finish().await;
+}
+
 #[tokio::test]
 async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
     let servers = Servers::new(3).await;

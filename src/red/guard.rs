@@ -356,3 +356,45 @@ impl fmt::Debug for RedLost {
         f.debug_struct("RedLost").field("hold", &self.hold).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use test_support::tokio;
+
+    use super::*;
+
+    /// What the others of a quorum answered counts in every order: two of three that had lost the lock are a loss, whatever
+    /// the third says.
+    #[tokio::test]
+    async fn a_loss_is_reported_if_the_servers_without_one_are_no_quorum() {
+        const LOST: fn() -> Error = || Error::lost("red", LossReason::Gone);
+        const FAILED: fn() -> Error = || Error::Closed;
+        let orders = [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ];
+        for order in orders {
+            let outcome = async |outcomes: [Option<fn() -> Error>; 3]| {
+                let calls =
+                    order.map(|nth| ready(outcomes[nth].map_or(Ok(()), |error| Err(error()))));
+                first(calls.into_iter(), 2).await
+            };
+            let is_lost = |outcome| matches!(outcome, Err(Some(Error::Lost { .. })));
+            assert!(is_lost(
+                outcome([Some(FAILED), Some(LOST), Some(LOST)]).await
+            ));
+            assert!(is_lost(outcome([None, Some(LOST), Some(LOST)]).await));
+            let failed = outcome([Some(FAILED), Some(FAILED), Some(LOST)]).await;
+            assert!(matches!(failed, Err(Some(Error::Closed))), "{failed:?}");
+            let failed = outcome([None, Some(FAILED), Some(LOST)]).await;
+            assert!(matches!(failed, Err(Some(Error::Closed))), "{failed:?}");
+            assert!(outcome([None, None, Some(LOST)]).await.is_ok());
+        }
+    }
+}
