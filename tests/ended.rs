@@ -1,10 +1,10 @@
-//! What a hold answers after its end: `valid_until` is an instant that has passed, and stays the same, in whichever way it
-//! ended and whoever asks.
+//! What a hold answers after its end: `valid_until` is an instant that has passed, and stays the same, however it
+//! ended and whichever handle answers.
 
 use std::time::{Duration, Instant};
 
 use redisson_lock::{HoldState, Lock, LockClient, LossReason, MultiLock, RedLock};
-use test_support::{Control, TestServer, eventually, ms, tokio, within};
+use test_support::{Control, TestServer, eventually, ms, test, tokio, within};
 
 /// Far more than anything here takes; a bound, not a wait.
 const LONG: Duration = Duration::from_secs(20);
@@ -271,7 +271,7 @@ async fn a_red_lock_answers_when_its_quorum_was_over() {
     drop((first, second));
 }
 
-#[test_support::test]
+#[test]
 fn the_blocking_guards_answer_the_same() {
     use redisson_lock::blocking::{MultiLock, RedLock};
 
