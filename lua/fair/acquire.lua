@@ -23,7 +23,8 @@
 local lock, owner, target, lease_ms, wait_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local stays_ms, channel, way = tonumber(ARGV[5]), ARGV[6], ARGV[7] or 'publish'
 
-local left, count = redis.call('pttl', lock), redis.call('hget', lock, owner)
+local left = redis.call('pttl', lock)
+local count = redis.call('hget', lock, owner)
 if not count and left ~= -2 and redis.call('hlen', lock) ~= 1 then return {-3, 'a hash of another kind'} end
 local holder = not count and left ~= -2 and redis.call('hkeys', lock)[1]
 local held = holder and redis.call('hget', lock, holder) or count
@@ -37,7 +38,6 @@ if count then
   return 1
 end
 if target ~= '1' then return 0 end
-
 local now, own = clock(), redis.call('zscore', timeouts, owner)
 local ended, head, ends = front(now, owner, {})
 local place = (redis.call('lpos', queue, owner) or #ended - 1) - #ended
