@@ -5,7 +5,8 @@
 -- Returns nothing: it defines what the rest calls. Two of these functions return milliseconds left, or
 --   -2  there is no such key
 
-local declared, wanted, is_cluster = {}, {-7}, false
+-- Under another name, because a refusal without a line is one that `pcall` has kept, and this one is raised below.
+local declared, wanted, is_cluster, try = {}, {-7}, false, redis.pcall
 
 -- `own` is the number of KEYS that the script always has.
 local function declare(own)
@@ -19,7 +20,7 @@ end
 -- is sent again with those keys.
 local function left_of(key)
   if not is_cluster or declared[key] then return redis.call('pttl', key) end
-  local left = redis.pcall('pttl', key)
+  local left = try('pttl', key)
   if type(left) == 'number' and left ~= -2 then return left end
   -- A missing permission fails here again.
   if left ~= -2 and not string.find(left.err, 'non local key', 1, true) then return redis.call('pttl', key) end
