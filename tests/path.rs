@@ -7,7 +7,7 @@ use allocation_counter::measure;
 use fred::prelude::*;
 use fred::types::CustomCommand;
 use fred::types::config::Options;
-use redisson_lock::LockClient;
+use redisson_lock::{LockClient, Script};
 use test_support::{ACQUIRE, RELEASE, Server, TestServer, test, tokio};
 use tokio::runtime::Runtime;
 
@@ -183,4 +183,26 @@ fn a_held_lock_and_a_waiting_call_need_little_room() {
         drop((first, guards));
         client.close(Duration::from_secs(10)).await;
     });
+}
+
+/// A script and its result of 8 MB each.
+#[test]
+fn a_long_guarded_write_keeps_no_memory() {
+    const LONG: usize = 8 << 20;
+    let (runtime, server) = (runtime(), Server::start());
+    let client = runtime.block_on(LockClient::connect(&server.url()));
+    let client = client.expect("connected");
+    let guard = runtime.block_on(client.lock("a").lock()).expect("free");
+    let script = Script::new("return ARGV[1]").expect("it is whole");
+    let write = |length: usize| {
+        let (keys, text) = ([] as [&str; 0], "a".repeat(length));
+        let written = runtime.block_on(async { guard.eval(&script, &keys, &[text]).await });
+        assert!(written.is_ok(), "{written:?}");
+    };
+    write(1);
+    let kept = kept(|| write(LONG));
+    println!("bytes on the heap after a guarded write of {LONG}: {kept}");
+    assert!(kept <= 200_000.0, "{kept}");
+    runtime.block_on(guard.unlock()).expect("held");
+    runtime.block_on(client.close(Duration::from_secs(1)));
 }

@@ -7,7 +7,7 @@ use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
 
 use super::failed::without_arguments;
-use super::requests::Answer;
+use super::requests::{Answer, give_back};
 use crate::redis::transport::{ConnectionError, Reply};
 
 /// Something that has arrived completely.
@@ -187,6 +187,7 @@ impl Replies {
         let kind = bytes.first().copied();
         let reply = Complete(bytes).value();
         self.arrived.advance(length);
+        give_back(&mut self.arrived);
         match (kind, reply) {
             (Some(b'-' | b'!'), Reply::Text(text)) => {
                 let refused = ConnectionError::refused(without_arguments(&text));

@@ -187,6 +187,7 @@ impl Requests {
     /// The socket has accepted this many bytes.
     pub(super) fn written(&mut self, mut count: usize) {
         self.buffer.advance(count);
+        give_back(&mut self.buffer);
         while let Some(first) = self.unwritten.front_mut() {
             if count < first.length {
                 first.is_begun |= count > 0;
@@ -205,6 +206,7 @@ impl Requests {
             }
             self.awaited.extend(first.map(|first| first.awaited));
         }
+        shorten(&mut self.unwritten);
     }
 
     /// Nothing is under way.
@@ -226,6 +228,7 @@ impl Requests {
     /// Who gets the next reply. `Err`: no request awaits one, so that replies are out of step.
     pub(super) fn next_awaited(&mut self) -> Result<Awaited, ConnectionError> {
         let awaited = self.awaited.pop_front();
+        shorten(&mut self.awaited);
         awaited.ok_or_else(ConnectionError::out_of_step)
     }
 
@@ -254,6 +257,21 @@ impl Requests {
     }
 }
 
+/// An empty buffer that has become long gives its memory back. Its length of before is no longer known, but whether so
+/// much room can be made without allocating.
+pub(super) fn give_back(buffer: &mut BytesMut) {
+    if buffer.is_empty() && buffer.try_reclaim(BUFFER_KEPT + 1) {
+        *buffer = BytesMut::new();
+    }
+}
+
+/// The same for a queue.
+fn shorten<T>(queue: &mut VecDeque<T>) {
+    if queue.is_empty() && queue.capacity() > QUEUE_KEPT {
+        *queue = VecDeque::new();
+    }
+}
+
 fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
     let why = why.to_owned();
     ConnectionError::NotSent { why, has_ended }
@@ -261,6 +279,9 @@ fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
 
 /// A server that answers nothing is asked no more than this.
 const UNANSWERED_MAX: usize = 1 << 17;
+
+/// An empty queue that has been longer does not keep its memory.
+const QUEUE_KEPT: usize = 1 << 10;
 
 /// A server that reads nothing is given no more than this, so that what waits for it does not fill the memory.
 const UNWRITTEN_MAX: usize = 16 << 20;
@@ -323,6 +344,9 @@ impl Digits {
 }
 
 const CRLF: &[u8] = b"\r\n";
+
+/// An empty buffer that has been longer does not keep its memory.
+const BUFFER_KEPT: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests;

@@ -183,3 +183,26 @@ fn a_long_line_that_drips_is_read_once() {
     assert_eq!(text.len(), 200_000);
     assert!(start.elapsed() < std::time::Duration::from_secs(5));
 }
+
+#[test]
+fn a_long_reply_leaves_no_long_buffer() {
+    let text = vec![b'a'; 8 << 20];
+    let bytes = [
+        format!("${}\r\n", text.len()).as_bytes(),
+        &text,
+        b"\r\n+OK\r\n",
+    ]
+    .concat();
+    let mut replies = Replies::default();
+    for nth in 0..2 {
+        let mut count = 0;
+        for part in bytes.chunks(100_000) {
+            replies.arrived.extend_from_slice(part);
+            while replies.next().expect("well formed").is_some() {
+                count += 1;
+            }
+        }
+        assert_eq!(count, 2);
+        assert!(!replies.arrived.try_reclaim(text.len() / 8), "{nth}");
+    }
+}

@@ -250,3 +250,39 @@ fn asking_that_was_begun_takes_its_command_along() {
     requests.take_answers().send();
     assert!(is_number(&mut asked, 1) && is_number(&mut executed, 1));
 }
+
+/// One of a user's may be tens of megabytes long.
+#[test]
+fn a_long_command_leaves_no_long_buffer() {
+    let mut requests = Requests::default();
+    for nth in 0..2 {
+        let word = Arg::Bytes(vec![b'a'; 8 << 20].into());
+        let added = requests.add([command("EVAL", &[word])], later());
+        assert!(added.is_ok());
+        // It is written in parts, and another one comes before its end.
+        requests.written(7 << 20);
+        let _other = add(&mut requests, later());
+        let length = requests.unwritten(Instant::now()).len();
+        requests.written(length);
+        assert!(!requests.buffer.try_reclaim(BUFFER_KEPT + 1), "{nth}");
+    }
+    let _kept = add(&mut requests, later());
+    requests.written(PING_BYTES.len());
+    let is_kept = requests.buffer.try_reclaim(PING_BYTES.len());
+    assert!(is_kept, "not every command makes a buffer");
+}
+
+#[test]
+fn a_burst_of_commands_leaves_no_long_queue() {
+    let mut requests = Requests::default();
+    for _ in 0..QUEUE_KEPT * 8 {
+        drop(add(&mut requests, later()));
+    }
+    let length = requests.unwritten(Instant::now()).len();
+    requests.written(length);
+    for _ in 0..QUEUE_KEPT * 8 {
+        reply(&mut requests, number(1)).expect("one is awaited");
+    }
+    let kept = [requests.unwritten.capacity(), requests.awaited.capacity()];
+    assert!(kept.iter().all(|kept| *kept <= QUEUE_KEPT), "{kept:?}");
+}
