@@ -577,6 +577,70 @@ async fn losses_are_reported_within_three_seconds_after_a_primary_that_hangs_was
     client.close(Duration::ZERO).await;
 }
 
+/// A vote raises the epoch, and the slots change hands later: in the epoch that was seen, or because it was looked at too
+/// early.
+#[tokio::test]
+async fn a_promotion_is_noticed_within_three_seconds_although_its_epoch_was_seen_before() {
+    let cluster = FakeCluster::start().await;
+    let client = LockClient::connect(&cluster.url_from(0)).await;
+    let client = client.expect("all respond");
+    let guard = client.lock(cluster.key_at(0, "held")).lock().await;
+    let guard = guard.expect("free");
+    // The epoch of the first map is no new one.
+    let first = Instant::now();
+    let is_long_ago = || first.elapsed() > ms(6_000);
+    eventually("nothing happens", ms(10_000), is_long_ago).await;
+    cluster.hang(0);
+    cluster.change(|view| view.epoch += 1);
+    let before = asked(&cluster, "SLOTS");
+    let asks = || asked(&cluster, "SLOTS") > before;
+    eventually("it asks because of the vote", ms(10_000), asks).await;
+    // A vote may be repeated before one succeeds.
+    tokio::time::sleep(ms(1_500)).await;
+    assert_eq!(guard.state(), HoldState::Held);
+    let start = Instant::now();
+    cluster.change(|view| view.owners = vec![(0, 1), (10_923, 2)]);
+    let reason = tokio::time::timeout(ms(10_000), guard.lost()).await;
+    assert_eq!(reason.expect("reported"), LossReason::Gone);
+    let took = took(start);
+    assert!(took < ms(3_000), "{took:?}");
+    drop(guard);
+    client.close(Duration::ZERO).await;
+}
+
+/// No number says that it may be replaced.
+#[tokio::test]
+async fn while_a_server_is_silent_the_slots_are_asked_for_every_second() {
+    let cluster = FakeCluster::start().await;
+    let client = LockClient::connect(&cluster.url_from(0)).await;
+    let client = client.expect("all respond");
+    let lock = client.lock(cluster.key_at(0, "a"));
+    lock.lock()
+        .await
+        .expect("free")
+        .unlock()
+        .await
+        .expect("held");
+    let first = Instant::now();
+    let is_long_ago = || first.elapsed() > ms(6_000);
+    eventually("nothing happens", ms(10_000), is_long_ago).await;
+    cluster.hang(0);
+    let calling = tokio::spawn(async move { lock.try_lock_for(ms(20_000)).await });
+    // After the question because of the doubt, and after the one that is due every five seconds.
+    for _ in 0..2 {
+        let before = asked(&cluster, "SLOTS");
+        let asks = || asked(&cluster, "SLOTS") > before;
+        eventually("it asks out of doubt", ms(10_000), asks).await;
+    }
+    let start = Instant::now();
+    cluster.change(|view| view.owners = vec![(0, 1), (10_923, 2)]);
+    let taken = calling.await.expect("no panic").expect("answered");
+    let took = took(start);
+    assert!(took < ms(3_000), "{took:?}");
+    taken.expect("free").unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// A new connection to a node takes more round trips than a question over the last one, and is given more time at each
 /// attempt.
 #[tokio::test]

@@ -38,6 +38,8 @@ pub(super) struct SlotMapRefresher {
     silent: Option<Address>,
     /// The highest epoch that was seen.
     epoch: u64,
+    /// When it last changed. A vote raises it, and the slots have another owner later.
+    epoch_changed_at: Instant,
     /// Since when the nodes that respond report a lower one, while others do not respond.
     stale_since: Option<Instant>,
     /// The nodes of the cluster, replicas included, by the last report.
@@ -79,6 +81,7 @@ impl SlotMapRefresher {
             source: None,
             silent: None,
             epoch: 0,
+            epoch_changed_at: Instant::now(),
             stale_since: None,
             members: BTreeSet::new(),
             replicas: Vec::new(),
@@ -158,8 +161,8 @@ impl SlotMapRefresher {
     }
 
     /// Waits for a reason to ask for the map: a command was redirected, or lost its connection; a server does not
-    /// respond; the epoch has changed, which is looked at each second while a lock is held or waited for; or some
-    /// time has passed.
+    /// respond; the epoch has changed, which is looked at each second while a lock is held or waited for, or did so
+    /// a few seconds ago; or some time has passed.
     ///
     /// A primary that hangs without closing its connections is noticed by the last two only.
     async fn until_outdated(&mut self, map: &Map) {
@@ -178,10 +181,15 @@ impl SlotMapRefresher {
             if self.asked_at.elapsed() >= REFRESH_INTERVAL {
                 return;
             }
-            if map.context.is_in_use() && !self.has_same_epoch().await {
+            if map.context.is_in_use() && (self.may_follow() || !self.has_same_epoch().await) {
                 return;
             }
         }
+    }
+
+    /// Whether a change of the slots may still follow the last one of the epoch.
+    fn may_follow(&self) -> bool {
+        self.epoch_changed_at.elapsed() < REFRESH_INTERVAL
     }
 
     async fn has_same_epoch(&mut self) -> bool {
@@ -331,6 +339,9 @@ impl SlotMapRefresher {
             ranges,
             source,
         } = report;
+        if self.epoch != epoch {
+            self.epoch_changed_at = Instant::now();
+        }
         self.epoch = epoch;
         self.stale_since = None;
         self.silent = None;

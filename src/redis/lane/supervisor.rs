@@ -192,8 +192,18 @@ impl Supervisor {
         let replaced = async {
             loop {
                 link.silent(silence).await;
-                self.context.doubted.notify_one();
-                if let Some(opened) = self.open_while_silent(link).await {
+                let doubting = async {
+                    loop {
+                        self.context.doubted.notify_one();
+                        tokio::time::sleep(DOUBTED_EVERY).await;
+                    }
+                };
+                let opened = tokio::select! {
+                    biased;
+                    opened = self.open_while_silent(link) => opened,
+                    () = doubting => None,
+                };
+                if opened.is_some() {
                     return opened;
                 }
             }
@@ -201,7 +211,7 @@ impl Supervisor {
         tokio::select! {
             biased;
             () = in_step => None,
-            opened = replaced => Some(opened),
+            opened = replaced => opened,
         }
     }
 
@@ -423,6 +433,9 @@ pub(super) struct Connected {
     /// notified.
     _ended: DropGuard,
 }
+
+/// How often a server that stays silent is said to be: another one may take over from it at any time.
+const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 /// A connection that was used for this long led to the right server.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
