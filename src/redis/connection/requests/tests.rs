@@ -174,7 +174,6 @@ fn after_a_reply_that_does_not_fit_none_counts() {
         let expected = || Expected {
             command: "acquire",
             by_hash: false,
-            nonce: None,
             fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
             judge: Arc::clone(&judge),
         };
