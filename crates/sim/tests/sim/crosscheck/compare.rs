@@ -118,7 +118,17 @@ struct Key {
 
 impl Key {
     fn agrees(&self, other: &Self) -> bool {
-        let words = |key: &Self| key.shown.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let words = |key: &Self| {
+            let words: Vec<&str> = key.shown.split(' ').collect();
+            let is_sorted_set = key.kind == "zset";
+            // Times that are equal on one server may differ on the other, and so may the order of their members.
+            let items = words.chunks(if is_sorted_set { 2 } else { words.len() });
+            let mut items: Vec<Vec<String>> = items
+                .map(|item| item.iter().map(|&word| word.to_owned()).collect())
+                .collect();
+            items.sort();
+            items.concat()
+        };
         let (ours, theirs) = (words(self), words(other));
         let number = |word: &str| word.parse().map_or_else(|_| Reply::Nil, Reply::Number);
         let same = |one: &String, other: &String| {
