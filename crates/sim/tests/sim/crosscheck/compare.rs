@@ -38,6 +38,10 @@ pub(super) fn compare(
         let mut simulated = Simulated::new(channels, clock(&mut real.control));
         for step in 0..rng.u32(5..most) {
             let act = roll(rng);
+            // No two steps are in the same millisecond of either server: one may be compared with the other.
+            let before = millis(&mut real.control);
+            while millis(&mut real.control) == before {}
+            simulated.keyspace.lock().now += 1;
             let (ours, theirs) = (simulated.act(&act), real.act(&act));
             let same = match (&ours, &theirs) {
                 (Ok(ours), Ok(theirs)) => agree(ours, theirs),
@@ -361,7 +365,12 @@ fn reply(value: redis::Value) -> Reply {
 }
 
 fn clock(control: &mut Control) -> u64 {
+    millis(control) / 1_000 * 1_000
+}
+
+fn millis(control: &mut Control) -> u64 {
     let time = control.run(&["TIME"]);
-    let seconds = time.split(' ').next().expect("two numbers");
-    seconds.parse::<u64>().expect("a number") * 1_000
+    let (seconds, micros) = time.split_once(' ').expect("two numbers");
+    let number = |word: &str| word.parse::<u64>().expect("a number");
+    number(seconds) * 1_000 + number(micros) / 1_000
 }
