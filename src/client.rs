@@ -466,7 +466,7 @@ pub struct ClientStats {
     pub passes_total: u64,
     /// Holds lost.
     pub lost_total: u64,
-    /// Calls that Redis told that the lock is held, and that waited for its release. A call that only waits behind others
+    /// Calls that found the lock held in Redis and waited for its release. A call that only waits behind others
     /// of this client is not counted: see [`waiting`](Self::waiting).
     pub contended_total: u64,
     /// Renewals answered, counted per lock.
