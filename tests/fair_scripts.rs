@@ -1066,10 +1066,16 @@ fn roll(rolls: &mut Rolls) -> (&'static str, Vec<&'static str>) {
     }
 }
 
-/// With times rounded up to the hundred seconds of which they are what is left.
+/// The hundreds of seconds of which this is what is left, give or take a second: the server's clock and an expiry are
+/// read in different milliseconds.
+fn hundreds(left: i64) -> i64 {
+    (left.max(0) + 98_999) / 100_000
+}
+
+/// With times in [`hundreds`].
 fn rounded(value: &redis::Value) -> String {
     match value {
-        redis::Value::Int(left @ 1_000..) => format!("{}", (left + 99_999) / 100_000 * 100_000),
+        redis::Value::Int(left @ 1_000..) => format!("{} s", hundreds(*left) * 100),
         redis::Value::Array(items) => items.iter().map(rounded).collect::<Vec<_>>().join(" "),
         other => format!("{other:?}"),
     }
@@ -1078,17 +1084,16 @@ fn rounded(value: &redis::Value) -> String {
 impl Seen {
     /// With times as [`rounded`] has them; a place that has ended has 0 left.
     fn rounded(&self) -> String {
-        let round = |left: i64| (left.max(0) + 99_999) / 100_000;
         let places = self
             .places
             .iter()
-            .map(|(owner, ends)| (owner, round(*ends)));
+            .map(|(owner, ends)| (owner, hundreds(*ends)));
         let mut places: Vec<_> = places.collect();
         places.sort();
         format!(
             "{:?} {} {:?} {places:?}",
             self.fields,
-            round(self.left),
+            hundreds(self.left),
             self.queue
         )
     }

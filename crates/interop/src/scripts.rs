@@ -23,15 +23,15 @@ fn send(control: &mut Control, script: &str, args: &[&str]) -> String {
 }
 
 fn attempt(control: &mut Control) -> bool {
-    let args = ["1", LEASE, WAIT, "1", &*channel(NAME)];
+    let args = ["1", LEASE, WAIT, WAIT, &*channel(NAME)];
     let answer = send(control, FAIR.acquire, &args);
     assert!(!answer.starts_with("-3"), "{answer}");
     answer == "1"
 }
 
-/// Goes to 0, and leaves the queue if it is wanted; returns the answer.
-fn release(control: &mut Control, leaves: &str) -> i64 {
-    let args = ["0", LEASE, &*channel(NAME), "publish", WAIT, leaves];
+/// Goes to 0, and gives up a place that was taken with this wait; returns the answer.
+fn release(control: &mut Control, wait: &str) -> i64 {
+    let args = ["0", LEASE, &*channel(NAME), "publish", wait];
     let answer = send(control, FAIR.release, &args);
     answer.parse().expect("a number")
 }
@@ -50,7 +50,7 @@ pub async fn check(port: u16, java: &[Party; 2]) {
     holder.unlock(NAME).await.expect("held");
     assert!(attempt(control), "its turn");
     assert_eq!(queue.owners(control).len(), 1);
-    assert!(release(control, "1") > 0);
+    assert!(release(control, WAIT) > 0);
     let next = waiting.await.expect("no panic").expect("its turn");
     next.unlock(NAME).await.expect("held");
     assert!(queue.owners(control).is_empty());
