@@ -454,7 +454,7 @@ async fn a_subscription_under_way_when_its_connection_ends_is_requested_again(ki
 
 /// A call that waited for it in vain.
 async fn gave_up(scene: &Scene, key: &str) {
-    let waited = scene.client.lock(key).try_lock_for(ms(100)).await;
+    let waited = scene.client.lock(key).try_lock_for(ms(300)).await;
     assert!(waited.expect("answered").is_none());
     assert!(scene.listens(key), "it lingers");
 }

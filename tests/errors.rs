@@ -603,7 +603,7 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     assert!(
         client
             .lock("c")
-            .try_lock_for(ms(50))
+            .try_lock_for(ms(300))
             .await
             .expect("asked")
             .is_none()
@@ -643,7 +643,7 @@ async fn the_documented_rights_are_enough() {
     let inner = lock.lock().await.expect("nested");
     assert!(
         lock.owned_by(&client.owner())
-            .try_lock_for(ms(50))
+            .try_lock_for(ms(300))
             .await
             .expect("asked")
             .is_none()

@@ -303,7 +303,7 @@ async fn stats_count_what_happened() {
             .expect("held");
     }
     let held = other.lock("a").lock().await.expect("free");
-    assert!(lock.try_lock_for(ms(30)).await.expect("asked").is_none());
+    assert!(lock.try_lock_for(ms(300)).await.expect("asked").is_none());
     held.unlock().await.expect("held");
     let guard = lock.lock().await.expect("free");
     let nested = lock.lock().await.expect("nested");

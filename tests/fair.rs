@@ -171,7 +171,7 @@ async fn an_attempt_takes_no_place_and_does_not_overtake() {
     assert!(stranger.try_lock().await.expect("asked").is_none());
     assert!(
         stranger
-            .try_lock_for(ms(100))
+            .try_lock_for(ms(300))
             .await
             .expect("asked")
             .is_none()

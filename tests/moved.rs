@@ -239,7 +239,7 @@ async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any
     assert!(
         client
             .lock("a")
-            .try_lock_for(ms(100))
+            .try_lock_for(ms(300))
             .await
             .expect("answered")
             .is_none()

@@ -126,7 +126,7 @@ fn on_a_runtime_without_timers(server: &Server) {
                 let lock = client.lock("timers");
                 let guard = lock.lock().await.expect("free");
                 let other = lock.owned_by(&client.owner());
-                assert!(other.try_lock_for(ms(50)).await.expect("asked").is_none());
+                assert!(other.try_lock_for(ms(300)).await.expect("asked").is_none());
                 guard.unlock().await.expect("held");
                 let led = lock.lead(async |_| Ok::<_, Error>(7)).await;
                 assert!(matches!(led, Ok(7)), "{led:?}");
