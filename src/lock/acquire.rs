@@ -69,7 +69,7 @@ impl<K> Lock<K> {
             terms: &terms,
             wait,
         };
-        let mut context = AcquireContext::new(self.confirming()?, was_busy, wait.deadline());
+        let mut context = AcquireContext::new(self.confirming()?, was_busy);
         // Dropped after the attempts, and so after the permit of one: first the core hears that its outcome is unknown,
         // then that the call has left the queue.
         let mut waiter = None;
@@ -202,7 +202,7 @@ async fn acquire(
         context.has_asked = true;
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            permit.attempt(request.owner, context).await?
+            permit.attempt(request, context).await?
         };
         let left = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
@@ -375,13 +375,8 @@ impl AcquirePermit {
     }
 
     /// The next copy of the call, if its field was not used in the meantime.
-    fn call(
-        &self,
-        owner: &Owner,
-        still: &Arc<StillAttempting>,
-        deadline: Option<Instant>,
-    ) -> Option<Call<Acquired>> {
-        if self.has_a_used_field(owner) {
+    fn call(&self, request: &Request<'_>, still: &Arc<StillAttempting>) -> Option<Call<Acquired>> {
+        if self.has_a_used_field(request.owner) {
             still.is_over.store(true, Ordering::Relaxed);
             return None;
         }
@@ -389,7 +384,9 @@ impl AcquirePermit {
         let name = self.entry.name_of(permit.owner);
         let place = QueuePlace {
             wait: permit.place_wait,
-            stays: permit.queues_up.then(|| needed(permit, deadline)),
+            stays: permit
+                .queues_up
+                .then(|| needed(permit, request.wait.deadline())),
         };
         let place = (place, self.entry.shared().redis.announce());
         let mut call = script::acquire(
@@ -406,10 +403,10 @@ impl AcquirePermit {
     /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
     async fn attempt(
         &mut self,
-        owner: &Owner,
+        request: &Request<'_>,
         context: &mut AcquireContext,
     ) -> Result<Attempt, Error> {
-        let entry = Arc::clone(&self.entry);
+        let (entry, owner) = (Arc::clone(&self.entry), request.owner);
         context.prepare(&entry).await?;
         let shared = entry.shared();
         self.log_re_entry(owner);
@@ -421,7 +418,7 @@ impl AcquirePermit {
                 Operation::Acquiring,
                 shared.retry(),
                 &self.sent,
-                |_| self.call(owner, &still, context.deadline),
+                |_| self.call(request, &still),
             )
             .await;
             let answer = match answer {

@@ -38,7 +38,6 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
-    pub(super) deadline: Option<Instant>,
     /// It was its turn to ask the server.
     pub(super) has_asked: bool,
     /// The server has said that another owner has the lock, and no attempt has failed since.
@@ -47,16 +46,11 @@ pub(super) struct AcquireContext {
 
 impl AcquireContext {
     /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.
-    pub(super) fn new(
-        confirming: Option<Box<ReplicaCheck>>,
-        was_busy: bool,
-        deadline: Option<Instant>,
-    ) -> Self {
+    pub(super) fn new(confirming: Option<Box<ReplicaCheck>>, was_busy: bool) -> Self {
         Self {
             retries: None,
             confirming,
             has_found_own_read: false,
-            deadline,
             has_asked: false,
             has_found_busy: was_busy,
         }

