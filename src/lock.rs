@@ -415,9 +415,9 @@ impl<K> Lock<K> {
     ///
     /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
     /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
-    /// handed over at that moment goes to the next in the queue. So a wait that is shorter than a round trip is too short
-    /// for an answer. A wait of zero makes one attempt, which ends after the command timeout; one of more than ten years
-    /// ends after ten.
+    /// handed over at that moment goes to the next in the queue. The answer to a first attempt is waited for until 40 ms
+    /// have passed, however short the wait is. A wait of zero makes one attempt, which ends after the command timeout;
+    /// one of more than ten years ends after ten.
     ///
     /// # Errors
     ///

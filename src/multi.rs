@@ -408,6 +408,7 @@ where
 /// Asks the servers whether two locks of several clients are the same, each as often as a call for its lock tries again
 /// that waits so.
 async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
+    let answered_by = wait.answered_by(Instant::now());
     let places = members.iter().map(|lock| async move {
         let is_asked =
             same_keys(members).any(|(one, other)| ptr::eq(one, lock) || ptr::eq(other, lock));
@@ -425,7 +426,7 @@ async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
                         }
                     }
                 });
-                by_deadline(wait.deadline(), asking).await
+                by_deadline(answered_by, asking).await
             };
             in_time?.ok_or_else(|| {
                 let failure = retry.take_failure();

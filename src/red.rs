@@ -431,14 +431,12 @@ impl RedLock {
         let unpolled = member_timeout + home.command_timeout();
         let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
         let is_over = |deadline: Instant| deadline <= Instant::now();
-        let mut was_busy = false;
+        let (mut was_busy, ends) = (false, wait.answered_by(Instant::now()));
         loop {
             self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, member_timeout, unpolled, turn.permit());
             let answered_by = Instant::now() + member_timeout;
-            let limit = wait
-                .deadline()
-                .map_or(answered_by, |end| end.min(answered_by));
+            let limit = ends.map_or(answered_by, |end| end.min(answered_by));
             let found = async {
                 let (found, answered) = round.found(limit).await;
                 let checked = self.checked.check(&answered, limit).await;

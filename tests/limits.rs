@@ -289,7 +289,7 @@ fn assert_none(wrong: &[String]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_server_is_down_each_call_answers_at_its_limit_and_says_so() {
     let mut scene = Scene::new().await;
-    let calls = scene.calls(&[100, 1_000, 5_000]).await;
+    let calls = scene.calls(&[20, 100, 1_000, 5_000]).await;
     scene.servers.iter_mut().for_each(|server| server.kill());
     let wrong = wrong(calls, is_outage).await;
     scene
@@ -303,7 +303,7 @@ async fn while_the_server_is_down_each_call_answers_at_its_limit_and_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_server_hangs_each_call_answers_at_its_limit_and_what_it_sent_is_undone() {
     let scene = Scene::new().await;
-    let calls = scene.calls(&[100, 1_000, 5_000]).await;
+    let calls = scene.calls(&[20, 100, 1_000, 5_000]).await;
     scene.servers.iter().for_each(|server| server.pause());
     let wrong = wrong(calls, is_outage).await;
     scene.servers.iter().for_each(|server| server.resume());
@@ -346,6 +346,42 @@ async fn a_lock_that_another_client_holds_is_busy_at_the_limit() {
     assert_none(&wrong);
     drop(guards);
     scene.finish().await;
+}
+
+/// As `tryLock` of Redisson: the first attempt is answered, however short the wait is.
+#[tokio::test]
+async fn a_wait_that_is_shorter_than_a_round_trip_makes_an_attempt() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let ours = LockClient::connect(&proxy.url()).await.expect("connected");
+    let theirs = server.client().await;
+    proxy.slow_down(ms(3));
+    // A token stays.
+    for kind in KINDS.into_iter().filter(|kind| *kind != LockKind::Fenced) {
+        let [one, other] = ["one", "other"].map(|name| format!("{kind} {name}"));
+        let lock = ours.lock_of(kind, &*one);
+        let start = Instant::now();
+        let guard = lock.try_lock_for(ms(1)).await;
+        let is_slow = |start| !stalls(start).is_zero();
+        assert!(got(guard).is_ok_and(|taken| taken) || is_slow(start));
+        let held = theirs.lock_of(kind, &*other).lock().await.expect("free");
+        let lock = ours.lock_of(kind, &*other);
+        let start = Instant::now();
+        let found = got(lock.try_lock_for(ms(1)).await);
+        assert!(is_busy(&found) || is_slow(start), "{kind}: {found:?}");
+        held.unlock().await.expect("held");
+    }
+    let members = ["a", "b"].map(|name| ours.lock(name));
+    let multi = MultiLock::new(members).expect("two locks");
+    let start = Instant::now();
+    let found = got(multi.try_lock_for(ms(1)).await);
+    assert!(
+        matches!(found, Ok(true)) || !stalls(start).is_zero(),
+        "{found:?}"
+    );
+    ours.close(ms(5_000)).await;
+    proxy.stop().await;
+    server.finish([theirs]).await;
 }
 
 /// The answer at a limit is what the client knows by then: whom it has given the lock itself, and what was never answered.

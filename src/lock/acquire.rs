@@ -61,6 +61,7 @@ impl<K> Lock<K> {
         if let Some(limit) = wait.deadline() {
             terms.wait = (limit - Instant::now()).min(terms.wait);
         }
+        let answered_by = wait.answered_by(Instant::now());
         let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
         let request = Request {
             entry: self.entry()?,
@@ -100,7 +101,7 @@ impl<K> Lock<K> {
                     Box::pin(context.again(&request.entry, retries, failed)).await?;
                 }
             });
-            let mut attempts = pin!(by_deadline(wait.deadline(), attempts));
+            let mut attempts = pin!(by_deadline(answered_by, attempts));
             measured.waits();
             let attempts = self.client.shared().on_client_runtime(attempts.as_mut());
             in_span(span.as_deref(), pin!(attempts)).await
@@ -186,8 +187,11 @@ async fn acquire(
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut context.confirming {
-            None => waiter.next().await?,
-            Some(confirming) => Box::pin(confirming.next(waiter)).await?,
+            None => waiter.next(request.wait.deadline()).await?,
+            Some(confirming) => {
+                let next = confirming.next(waiter, request.wait.deadline());
+                Box::pin(next).await?
+            }
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {

@@ -101,12 +101,16 @@ impl ReplicaCheck {
     }
 
     /// What a call may do next, which may be to take what was handed over.
-    pub(super) async fn next(&mut self, waiter: &mut Waiter) -> Result<Option<Next>, Error> {
+    pub(super) async fn next(
+        &mut self,
+        waiter: &mut Waiter,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Next>, Error> {
         let entry = Arc::clone(waiter.entry());
         self.prepare(&entry).await?;
         tokio::select! {
             biased;
-            next = waiter.next() => next,
+            next = waiter.next(deadline) => next,
             never = self.follow(&entry) => match never {},
         }
     }

@@ -79,8 +79,9 @@ impl Waiter {
         name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
     }
 
-    /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait.
-    pub(super) async fn next(&mut self) -> Result<Option<Next>, Error> {
+    /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait, or no
+    /// longer.
+    pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
         let mut behind_since = None;
         loop {
             let (limit, behind) = match self.admit()? {
@@ -110,7 +111,10 @@ impl Waiter {
                 let text = "an earlier operation of this owner on this lock has no answer yet";
                 return Err(self.entry.route().no_answer(Operation::Acquiring, text));
             }
-            self.notified(limit).await;
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(None);
+            }
+            self.notified(limit.into_iter().chain(deadline).min()).await;
         }
     }
 
@@ -265,6 +269,9 @@ pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
     }
 }
 
+/// How long the answer to the first attempt is waited for, however short the wait is.
+const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
@@ -291,6 +298,15 @@ impl Wait {
             Self::Until(deadline) => Some(deadline),
             Self::Never(limit) => limit,
             Self::Forever | Self::Standby => None,
+        }
+    }
+
+    /// Until when a call that was begun at that time waits for answers: one with a short wait makes an attempt too, as
+    /// Redisson does.
+    pub(crate) fn answered_by(self, begun: Instant) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline.max(begun + SHORTEST_ANSWER)),
+            wait => wait.deadline(),
         }
     }
 

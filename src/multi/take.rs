@@ -24,6 +24,7 @@ pub(super) async fn take(
     wait: Wait,
     lease: Option<Duration>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
+    let answered_by = wait.answered_by(Instant::now());
     let mut gather = Gather::new(in_one_order(members));
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let mut places = Vec::new();
@@ -49,12 +50,12 @@ pub(super) async fn take(
                 gather.queued();
                 continue;
             }
-            Step::Try(nth) if is_over(wait) => return latest.not_in_time(&members[nth]),
+            Step::Try(nth) if is_over(answered_by) => return latest.not_in_time(&members[nth]),
             Step::Try(nth) => {
-                let once = Wait::Never(wait.deadline());
+                let once = Wait::Never(answered_by);
                 (nth, acquire(&members[nth], once, &latest).await)
             }
-            Step::Done => match settle(&guards, gather.last(), lease, wait.deadline()).await {
+            Step::Done => match settle(&guards, gather.last(), lease, answered_by).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
                 Err((nth, error)) => (nth, Err(error)),
             },
@@ -86,7 +87,7 @@ pub(super) async fn take(
         gather.busy(now, is_local);
         let again = now + pauses.next(&members[nth], gather.is_impatient(now));
         pause(&members[nth], again, wait.deadline()).await?;
-        if is_over(wait) {
+        if is_over(wait.deadline()) {
             return latest.not_in_time(&members[nth]);
         }
     }
@@ -133,7 +134,7 @@ impl Failing {
         }
         self.has_lost |= matches!(error, Error::Lost { .. });
         let since = *self.since.get_or_insert_with(Instant::now);
-        match member.failing_since(since).retries(wait) && !is_over(wait) {
+        match member.failing_since(since).retries(wait) && !is_over(wait.deadline()) {
             true => Ok(error),
             false => Err(error),
         }
@@ -198,9 +199,8 @@ async fn acquire(member: &Lock, wait: Wait, latest: &Latest) -> Result<Option<Lo
     Ok(taken.acquired())
 }
 
-fn is_over(wait: Wait) -> bool {
-    wait.deadline()
-        .is_some_and(|deadline| deadline <= Instant::now())
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
 /// A place in the queue of each lock that is contended in its client, or of all, when all of them are the first. `None`: they
