@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::transport::{ConnectionError, Reply};
 use crate::error::RefusalKind;
@@ -23,6 +24,8 @@ pub(super) struct Expected {
     pub(super) command: &'static str,
     /// Whether it calls a script that the server may not know.
     pub(super) by_hash: bool,
+    /// What a PING brings back, and nothing else does.
+    pub(super) nonce: Option<Arc<str>>,
     pub(super) fits: Box<dyn Fn(&Reply) -> bool + Send>,
     pub(super) judge: Arc<Judge>,
 }
@@ -33,7 +36,7 @@ impl Expected {
         let judge = &self.judge;
         judge.note_reply();
         match self.misfit(&answer) {
-            Some(misfit) if !judge.misfits.is_of_server(misfit) => {
+            Some(misfit) if self.is_shifted(&answer) || !judge.misfits.is_of_server(misfit) => {
                 // The first one ends the connection.
                 _ = judge.misfit.set(misfit);
                 return Err(ConnectionError::out_of_step());
@@ -48,7 +51,7 @@ impl Expected {
     /// What makes an answer one that the command cannot have.
     fn misfit(&self, answer: &Answer) -> Option<Misfit> {
         let shape = match answer {
-            Ok(reply) if !(self.fits)(reply) => reply.shape(),
+            Ok(reply) if self.is_shifted(answer) || !(self.fits)(reply) => reply.shape(),
             Err(ConnectionError::Refused(refusal))
                 if refusal.kind == RefusalKind::NoScript && !self.by_hash =>
             {
@@ -59,6 +62,16 @@ impl Expected {
         let command = self.command;
         Some(Misfit { command, shape })
     }
+
+    /// Whether this is surely the answer to another command: a PING has brought it back, or this is one.
+    fn is_shifted(&self, answer: &Answer) -> bool {
+        match (&self.nonce, answer) {
+            (Some(nonce), Ok(Reply::Text(text))) => **nonce != **text,
+            (Some(_), Ok(_)) => true,
+            (None, Ok(Reply::Text(text))) => text.starts_with(&*self.judge.token),
+            (_, _) => false,
+        }
+    }
 }
 
 /// What the replies on a connection say of it.
@@ -66,11 +79,15 @@ pub(super) struct Judge {
     misfits: Arc<Misfits>,
     /// The answer after which no other one counts.
     misfit: OnceLock<Misfit>,
-    /// Replies that have arrived. While this grows, a missing reply is only slow.
-    replies: AtomicU64,
-    /// When the oldest command without a reply casts doubt on the connection, in microseconds since it
-    /// was opened; `NEVER` if there is none. Its caller may leave before; then a later one doubts.
-    doubt_at: AtomicU64,
+    /// What each nonce of this connection begins with.
+    token: String,
+    nonces: AtomicU64,
+    /// Since when there was always a command without a reply, in microseconds since the connection was opened. `NEVER`:
+    /// there is none. If a reply is lost, there is one from then on.
+    busy_since: AtomicU64,
+    /// When the connection counts as silent, in microseconds since it was opened: the oldest command that was sent
+    /// since the last reply has waited long enough. `NEVER` if there is none.
+    silent_at: AtomicU64,
 }
 
 impl Judge {
@@ -78,8 +95,10 @@ impl Judge {
         Self {
             misfits,
             misfit: OnceLock::new(),
-            replies: AtomicU64::new(0),
-            doubt_at: AtomicU64::new(NEVER),
+            token: Uuid::new_v4().simple().to_string(),
+            nonces: AtomicU64::new(0),
+            busy_since: AtomicU64::new(NEVER),
+            silent_at: AtomicU64::new(NEVER),
         }
     }
 
@@ -88,23 +107,53 @@ impl Judge {
         self.misfit.get().copied()
     }
 
-    pub(super) fn replies(&self) -> u64 {
-        self.replies.load(Ordering::Relaxed)
+    /// A text that no other answer on this connection has.
+    pub(super) fn nonce(&self) -> Arc<str> {
+        let nth = self.nonces.fetch_add(1, Ordering::Relaxed);
+        format!("{}:{nth}", self.token).into()
     }
 
-    /// A command casts doubt from then on. Returns when an earlier one does, if that has no reply either.
-    pub(super) fn note_sent(&self, doubt_at: u64) -> Option<u64> {
-        let unset = NEVER;
-        let noted =
-            self.doubt_at
-                .compare_exchange(unset, doubt_at, Ordering::Relaxed, Ordering::Relaxed);
-        noted.err()
+    /// A command is sent now. Returns whether there was one without a reply for this long; then that counts from now.
+    pub(super) fn is_long_busy(&self, now: u64, long: u64) -> bool {
+        let relaxed = Ordering::Relaxed;
+        let begun = self
+            .busy_since
+            .compare_exchange(NEVER, now, relaxed, relaxed);
+        let is_long = begun.is_err_and(|since| since.saturating_add(long) <= now);
+        if is_long {
+            self.busy_since.store(now, relaxed);
+        }
+        is_long
+    }
+
+    /// No command is without a reply.
+    pub(super) fn note_idle(&self) {
+        self.busy_since.store(NEVER, Ordering::Relaxed);
+    }
+
+    pub(super) fn silent_at(&self) -> u64 {
+        self.silent_at.load(Ordering::Relaxed)
+    }
+
+    /// The connection counts as silent from then on, unless it does earlier. Returns when.
+    pub(super) fn note_sent(&self, silent_at: u64) -> u64 {
+        self.replace(NEVER, silent_at).err().unwrap_or(silent_at)
+    }
+
+    /// Later than it was noted, if no reply has come since.
+    pub(super) fn postpone(&self, noted: u64, silent_at: u64) {
+        _ = self.replace(noted, silent_at);
+    }
+
+    fn replace(&self, noted: u64, silent_at: u64) -> Result<u64, u64> {
+        let relaxed = Ordering::Relaxed;
+        self.silent_at
+            .compare_exchange(noted, silent_at, relaxed, relaxed)
     }
 
     /// Commands that are still without a reply count from the next send.
     fn note_reply(&self) {
-        self.replies.fetch_add(1, Ordering::Relaxed);
-        self.doubt_at.store(NEVER, Ordering::Relaxed);
+        self.silent_at.store(NEVER, Ordering::Relaxed);
     }
 }
 

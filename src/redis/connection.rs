@@ -197,6 +197,7 @@ fn judged(
     answer: Result<Reply, ConnectionError>,
     expected: &Expected,
 ) -> Result<Reply, ConnectionError> {
+    expected.judge.note_idle();
     match answer {
         Ok(_) | Err(ConnectionError::Refused(_)) => expected.judged(answer)?,
         Err(_) => answer,

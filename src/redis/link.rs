@@ -2,7 +2,7 @@
 //! from a dead connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -25,9 +25,7 @@ pub(crate) struct Link {
     server: Arc<str>,
     judge: Arc<Judge>,
     pub(super) identity: Option<Identity>,
-    /// The value of `replies` when a caller last found the connection silent.
-    doubted_at: AtomicU64,
-    /// A caller found the connection silent.
+    /// The time of a command is over, or its caller has gone, and it has no reply.
     pub(super) doubt: Notify,
     /// A command found that the connection is gone.
     pub(super) broken: Notify,
@@ -84,7 +82,6 @@ impl Link {
             server,
             judge: Arc::new(Judge::new(misfits)),
             identity,
-            doubted_at: AtomicU64::new(u64::MAX),
             doubt: Notify::new(),
             broken: Notify::new(),
             not_writable: Notify::new(),
@@ -98,9 +95,26 @@ impl Link {
         Cause::at(&self.server, text)
     }
 
-    /// Whether no reply came since a caller doubted this connection.
-    pub(super) fn is_doubted(&self) -> bool {
-        self.judge.replies() == self.doubted_at.load(Ordering::Relaxed)
+    /// Whether no reply came for as long as the oldest command since the last one gives the server.
+    pub(super) fn is_silent(&self) -> bool {
+        self.judge.silent_at() <= self.micros(Instant::now())
+    }
+
+    /// Waits until this connection is silent, a command having no reply. After a stall of this process, which has not
+    /// read what has arrived, that counts from now.
+    pub(super) async fn silent(&self, silence: Duration) {
+        loop {
+            let now = Instant::now();
+            let noted = self.judge.note_sent(self.micros(now + silence));
+            let silent_at = self.opened_at + Duration::from_micros(noted);
+            if now < silent_at {
+                tokio::time::sleep_until(silent_at).await;
+            } else if now <= silent_at + STALL {
+                return;
+            } else {
+                self.judge.postpone(noted, self.micros(now + silence));
+            }
+        }
     }
 
     /// The answer for which this connection is to be replaced: its command cannot have it.
@@ -194,32 +208,38 @@ impl Link {
         }
     }
 
-    /// One command and its reply. A caller that has waited for a while makes the supervisor check
-    /// the connection, and keeps waiting: the reply may only be slow.
+    /// One command and its reply. A caller that has waited for a while, or leaves, makes the supervisor check
+    /// the connection, and so does one that finds it without an idle moment for as long: were replies out of step, each
+    /// of them would come in time. Within its limit a caller keeps waiting: the reply may only be slow.
     async fn exchange(
         &self,
         mut reply: Replying,
         start: Instant,
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
-        let mut replies = self.judge.replies();
-        let mut doubt_at = start + limit.silence;
-        self.note_sent(start, doubt_at, replies);
+        let doubt_at = start + limit.silence;
+        self.judge.note_sent(self.micros(doubt_at));
+        let long = u64::try_from(limit.silence.as_micros()).unwrap_or(NEVER);
+        if self.judge.is_long_busy(self.micros(start), long) {
+            self.doubt.notify_one();
+        }
+        let unanswered = Unanswered(&self.doubt);
+        let mut is_doubted = false;
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut reply => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
-                () = tokio::time::sleep_until(doubt_at.min(limit.until)) => {
-                    if limit.until <= doubt_at {
-                        self.look_doubtful(replies, limit.until);
-                        return Err(ConnectionError::Timeout("no answer in time".to_owned()));
-                    }
-                    replies = self.look_doubtful(replies, doubt_at);
-                    doubt_at = Instant::now() + limit.silence;
+                () = tokio::time::sleep_until(limit.until) => {
+                    return Err(ConnectionError::Timeout("no answer in time".to_owned()));
+                }
+                () = tokio::time::sleep_until(doubt_at), if !is_doubted => {
+                    is_doubted = true;
+                    self.doubt.notify_one();
                 }
             }
         };
+        std::mem::forget(unanswered);
         match &answer {
             Ok(_) | Err(ConnectionError::Refused(_)) => {}
             // The connection may still answer other commands.
@@ -234,33 +254,9 @@ impl Link {
         answer
     }
 
-    /// No reply came until `due`. That casts doubt on the connection only if no other call got a
-    /// reply either, and if this process did not stall itself. Returns the replies so far.
-    fn look_doubtful(&self, before: u64, due: Instant) -> u64 {
-        let replies = self.judge.replies();
-        let late = Instant::now() > due + STALL;
-        if replies == before && !late {
-            self.cast_doubt(replies);
-        }
-        replies
-    }
-
-    fn cast_doubt(&self, replies: u64) {
-        self.doubted_at.store(replies, Ordering::Relaxed);
-        self.doubt.notify_one();
-    }
-
-    /// Notes when a command without a reply casts doubt. If an earlier one has no reply and its time is
-    /// over, this casts the doubt on behalf of its caller, which may have left.
-    fn note_sent(&self, start: Instant, doubt_at: Instant, replies: u64) {
-        let micros = |at: Instant| {
-            let since_opened = at.duration_since(self.opened_at);
-            u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
-        };
-        let earlier = self.judge.note_sent(micros(doubt_at));
-        if earlier.is_some_and(|earlier| earlier <= micros(start)) {
-            self.cast_doubt(replies);
-        }
+    fn micros(&self, at: Instant) -> u64 {
+        let since_opened = at.duration_since(self.opened_at);
+        u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
     }
 
     /// Ends the connection for its callers, and has it replaced.
@@ -320,11 +316,16 @@ impl Link {
         }
     }
 
-    /// Waits for an answer to a command that does nothing. A refusal is an answer.
+    /// Waits for the answer to a command that does nothing, which no other command has. A refusal is an answer.
     pub(super) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let expected = self.expected("PING", |reply| matches!(reply, Reply::Text(_)));
-        let reply = self.connection.send("PING", &[], limit.until, expected);
+        let nonce = self.judge.nonce();
+        let words = [Arg::Text(Arc::clone(&nonce))];
+        let expected = Expected {
+            nonce: Some(nonce),
+            ..self.expected("PING", |reply| matches!(reply, Reply::Text(_)))
+        };
+        let reply = self.connection.send("PING", &words, limit.until, expected);
         match self.exchange(reply, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(self.unknown(problem)),
@@ -356,9 +357,19 @@ impl Link {
         Expected {
             command,
             by_hash: false,
+            nonce: None,
             fits: Box::new(fits),
             judge: Arc::clone(&self.judge),
         }
+    }
+}
+
+/// A command without a reply. Dropped, it casts doubt on its connection.
+struct Unanswered<'a>(&'a Notify);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        isolated(|| self.0.notify_one());
     }
 }
 

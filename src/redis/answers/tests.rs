@@ -9,6 +9,7 @@ fn expected(judge: &Arc<Judge>, command: &'static str) -> Expected {
     Expected {
         command,
         by_hash: false,
+        nonce: None,
         fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
         judge: Arc::clone(judge),
     }
@@ -72,14 +73,42 @@ fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
 }
 
 #[test]
-fn every_reply_is_a_sign_of_life() {
+fn a_connection_is_silent_from_its_first_send_since_the_last_reply() {
     let judge = Arc::new(Judge::new(Arc::default()));
-    assert_eq!(judge.note_sent(5), None);
-    assert_eq!(judge.note_sent(7), Some(5), "the oldest without a reply");
     let refused = ConnectionError::refused("ERR no");
     for answer in [Ok(Reply::Number(1)), Err(refused), Ok(list())] {
+        assert_eq!(judge.note_sent(5), 5);
+        assert_eq!(judge.note_sent(7), 5, "the oldest without a reply");
         _ = expected(&judge, "acquire").judged(answer);
+        judge.postpone(5, 9);
+        assert_eq!(judge.silent_at(), NEVER);
     }
-    assert_eq!(judge.replies(), 3);
-    assert_eq!(judge.note_sent(9), None);
+    judge.note_sent(5);
+    judge.postpone(5, 9);
+    assert_eq!(judge.silent_at(), 9);
+}
+
+/// However often that has happened before.
+#[test]
+fn a_nonce_is_the_answer_to_its_own_ping_alone() {
+    let judge = Arc::new(Judge::new(Arc::default()));
+    let (first, second) = (judge.nonce(), judge.nonce());
+    let text = |text: &str| Ok(Reply::Text(text.to_owned()));
+    let ping = Expected {
+        nonce: Some(Arc::clone(&second)),
+        fits: Box::new(|_| true),
+        ..expected(&judge, "PING")
+    };
+    let read = Expected {
+        fits: Box::new(|_| true),
+        ..expected(&judge, "read")
+    };
+    for _ in 0..2 {
+        assert!(ping.judged(text(&second)).is_ok());
+        for other in [text(&first), text("PONG"), Ok(list())] {
+            assert!(ping.judged(other).is_err());
+        }
+        assert!(read.judged(text("PONG")).is_ok());
+        assert!(read.judged(text(&second)).is_err());
+    }
 }

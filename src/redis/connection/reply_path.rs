@@ -87,6 +87,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
         let expected = Expected {
             command: "EVALSHA",
             by_hash: nth % 2 == 0,
+            nonce: None,
             fits: Box::new(fits),
             judge: Arc::clone(&judge),
         };

@@ -229,6 +229,10 @@ impl Requests {
     pub(super) fn next_awaited(&mut self) -> Result<Awaited, ConnectionError> {
         let awaited = self.awaited.pop_front();
         shorten(&mut self.awaited);
+        let expected = awaited.as_ref().and_then(|it| it.expected.as_ref());
+        if let Some(expected) = expected.filter(|_| self.is_idle()) {
+            expected.judge.note_idle();
+        }
         awaited.ok_or_else(ConnectionError::out_of_step)
     }
 

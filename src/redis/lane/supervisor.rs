@@ -14,7 +14,7 @@ use crate::redis::backoff::Backoff;
 use crate::redis::connection::{Connection, Task};
 use crate::redis::endpoint::{Endpoint, Identified};
 use crate::redis::fence::{self, ConnectionFence, Identity};
-use crate::redis::link::Link;
+use crate::redis::link::{Limit, Link};
 use crate::redis::probe;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Settings;
@@ -149,23 +149,7 @@ impl Supervisor {
         let doubted = async {
             loop {
                 link.doubt.notified().await;
-                // This process may have stood still: the replies that arrived meanwhile are read first.
-                tokio::time::sleep(CATCH_UP).await;
-                if !link.is_doubted() {
-                    continue;
-                }
-                let doubting = async {
-                    loop {
-                        self.context.doubted.notify_one();
-                        tokio::time::sleep(DOUBTED_EVERY).await;
-                    }
-                };
-                let opened = tokio::select! {
-                    biased;
-                    opened = self.open_while_doubted(link) => opened,
-                    () = doubting => None,
-                };
-                if let Some(opened) = opened {
+                if let Some(opened) = self.check(link).await {
                     return opened;
                 }
             }
@@ -193,13 +177,59 @@ impl Supervisor {
         }
     }
 
+    /// Sends a PING over a connection that is doubted. If its reply comes, replies are in step, and if another comes in
+    /// its place or it in another's, the reader ends the connection. Replies that came do not show either: each may be
+    /// that of the command before. Returns a successor if nothing comes at all.
+    async fn check(&self, link: &Link) -> Option<Opened> {
+        let timeout = self.endpoint.settings().command_timeout;
+        let silence = timeout / 2;
+        let in_step = async {
+            let limit = || Limit {
+                until: Instant::now() + timeout,
+                silence,
+            };
+            while link.ping(limit()).await.is_err() {
+                tokio::time::sleep(silence).await;
+            }
+        };
+        let replaced = async {
+            loop {
+                link.silent(silence).await;
+                let doubting = async {
+                    loop {
+                        self.context.doubted.notify_one();
+                        tokio::time::sleep(DOUBTED_EVERY).await;
+                    }
+                };
+                let opened = tokio::select! {
+                    biased;
+                    opened = self.open_while_silent(link) => opened,
+                    () = doubting => None,
+                };
+                if opened.is_some() {
+                    return opened;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = in_step => None,
+            opened = replaced => opened,
+        }
+    }
+
     /// Opens a second connection beside one that is silent. `None`: the first one has answered.
-    async fn open_while_doubted(&self, link: &Link) -> Option<Opened> {
+    async fn open_while_silent(&self, link: &Link) -> Option<Opened> {
         let mut backoff = self.backoff();
-        while link.is_doubted() {
+        while link.is_silent() {
             match self.open().await {
-                Ok(opened) if link.is_doubted() => return Some(opened),
-                Ok(_) => {}
+                Ok(opened) => {
+                    // A server that goes on has both connections' commands, and may answer this one's first.
+                    tokio::time::sleep(SLOWER_BY).await;
+                    if link.is_silent() {
+                        return Some(opened);
+                    }
+                }
                 Err(_) => backoff.wait().await,
             }
         }
@@ -412,11 +442,11 @@ pub(super) struct Connected {
     _ended: DropGuard,
 }
 
-/// How long a process that goes on has to read what has arrived.
-const CATCH_UP: Duration = Duration::from_millis(10);
-
 /// How often a server that stays silent is said to be: another one may take over from it at any time.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
+
+/// By how much a connection may answer later than one that was opened after it.
+const SLOWER_BY: Duration = Duration::from_millis(50);
 
 /// A connection that was used for this long led to the right server.
 const STABLE_AFTER: Duration = Duration::from_secs(5);

@@ -103,6 +103,7 @@ pub(super) const FIRST: [Part; 10] = [
         &[
             "outcomes",
             "hostile",
+            "out_of_step",
             "cancellation",
             "unpolled",
             "handoff",

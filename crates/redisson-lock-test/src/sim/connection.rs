@@ -213,7 +213,7 @@ pub(super) enum Command {
     ClusterInfo,
     ClusterId,
     ClusterSlots,
-    Ping,
+    Ping(Arc<str>),
     Wait {
         replicas: i64,
         within: Duration,
@@ -238,7 +238,7 @@ impl Command {
             ("CLUSTER", [Arg::Fixed("MYID")]) => Self::ClusterId,
             ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
             ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::Without("client|setname"),
-            ("PING", []) => Self::Ping,
+            ("PING", [Arg::Text(nonce)]) => Self::Ping(Arc::clone(nonce)),
             ("WAIT", [Arg::Number(replicas), Arg::Number(ms)]) => Self::Wait {
                 replicas: *replicas,
                 within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
@@ -297,7 +297,7 @@ impl Command {
             Self::ClusterId => "cluster|myid",
             Self::ClusterSlots => "cluster|slots",
             Self::Without(name) => name,
-            Self::Ping => "ping",
+            Self::Ping(_) => "ping",
             Self::Wait { .. } => "wait",
             Self::Kill { .. } => "client|kill",
             // Checked where it is executed.

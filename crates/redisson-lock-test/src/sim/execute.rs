@@ -108,7 +108,7 @@ impl Server {
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::Ping => Ok(Reply::Text("PONG".to_owned())),
+            Command::Ping(nonce) => Ok(Reply::Text(nonce.to_string())),
             Command::Wait { .. } => Ok(Reply::Number(state.replicas.into())),
             Command::Info => {
                 let wire = &state.wires[&serial];

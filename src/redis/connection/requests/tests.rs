@@ -174,6 +174,7 @@ fn after_a_reply_that_does_not_fit_none_counts() {
         let expected = || Expected {
             command: "acquire",
             by_hash: false,
+            nonce: None,
             fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
             judge: Arc::clone(&judge),
         };
