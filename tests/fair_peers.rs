@@ -68,6 +68,16 @@ impl Peers {
         self.control.number(&call)
     }
 
+    /// As Redisson before 3.13.3: 5 s after the first place.
+    fn queues_by_the_first(&mut self, owner: &str) -> i64 {
+        let first = self.control.run(&["LINDEX", QUEUE, "0"]);
+        let ends = self.ends(&first) + 5_000;
+        let score = ends.to_string();
+        self.control.run(&["ZADD", TIMEOUTS, &score, owner]);
+        self.control.run(&["RPUSH", QUEUE, owner]);
+        ends
+    }
+
     /// It takes the free lock in its turn.
     fn takes(&mut self, lease_ms: &str) {
         self.control.run(&["LPOP", QUEUE]);
@@ -153,6 +163,34 @@ async fn a_place_after_another_programs_counts_from_where_that_ends() {
     peers.control.run(&["PUBLISH", &channel, "0"]);
     let guard = waiting.await.expect("no panic").expect("its turn");
     guard.unlock().await.expect("held");
+    peers.server.finish([peers.client]).await;
+}
+
+/// Its place ends before that of the owner before it, so that it must not end earlier when the first leaves.
+#[tokio::test]
+async fn a_place_that_counts_from_the_first_stays_while_others_are_before_it() {
+    let mut peers = Peers::new().await;
+    peers.is_held("20000");
+    let owners = [peers.client.owner(), peers.client.owner()];
+    let mut waiting = Vec::new();
+    for owner in &owners {
+        let (lock, field) = (peers.lock().owned_by(owner), owner.to_string());
+        waiting.push(tokio::spawn(async move { lock.lock().await }));
+        eventually("it queues", ms(5_000), || peers.has_place(&field)).await;
+    }
+    let java = peers.queues_by_the_first(JAVA);
+    let other = peers.queues_by_the_first("java:2");
+    peers.control.run(&["DEL", "fair"]);
+    let channel = format!("redisson_lock__channel:{{fair}}:{}", owners[0]);
+    peers.control.run(&["PUBLISH", &channel, "0"]);
+    let first = waiting.remove(0).await.expect("no panic");
+    let first = first.expect("its turn");
+    assert_eq!((peers.ends(JAVA), peers.ends("java:2")), (java, other));
+    first.unlock().await.expect("held");
+    let next = waiting.remove(0).await.expect("no panic");
+    next.expect("its turn").unlock().await.expect("held");
+    assert!(peers.has_place(JAVA), "its turn");
+    peers.control.run(&["DEL", QUEUE, TIMEOUTS]);
     peers.server.finish([peers.client]).await;
 }
 

@@ -10,7 +10,7 @@ use test_support::{TestServer, eventually, ms, stalls, tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 /// What becomes of some replies on the connection for scripts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -229,6 +229,12 @@ async fn recovers(server: u16, plan: Plan, callers: usize) {
     client.close(ms(1_000)).await;
 }
 
+fn ended(run: Option<Result<(), JoinError>>) {
+    if let Some(Err(panicked)) = run {
+        std::panic::resume_unwind(panicked.into_panic());
+    }
+}
+
 async fn each_harm(harm: Harm, callers: usize) {
     let server = TestServer::new();
     let theirs = server.client().await;
@@ -243,8 +249,13 @@ async fn each_harm(harm: Harm, callers: usize) {
         plans.extend((0..harmed).map(|nth| (in_flight, nth..nth + 1)));
         plans.extend((harmed > 1).then_some((in_flight, 0..harmed)));
     }
+    // Callers without a pause keep the machine busy.
+    let at_once = if callers > 1 { 2 } else { plans.len() };
     let mut running = JoinSet::new();
     for (in_flight, harmed) in plans {
+        if running.len() == at_once {
+            ended(running.join_next().await);
+        }
         let plan = Plan {
             in_flight,
             harmed,
@@ -252,10 +263,8 @@ async fn each_harm(harm: Harm, callers: usize) {
         };
         running.spawn(recovers(server.port, plan, callers));
     }
-    while let Some(ran) = running.join_next().await {
-        if let Err(panicked) = ran {
-            std::panic::resume_unwind(panicked.into_panic());
-        }
+    while !running.is_empty() {
+        ended(running.join_next().await);
     }
     held.unlock().await.expect("held");
     let leaks = server.leaks([theirs], ms(2_000)).await;
@@ -308,6 +317,89 @@ async fn locks_are_taken_after_a_lost_reply() {
         lock.try_lock().await.ok()
     })
     .await;
+}
+
+/// Each of their replies is that to the command before, fits, and comes in time.
+#[tokio::test]
+async fn callers_without_a_pause_have_the_connection_replaced_after_a_lost_reply() {
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let peer = Peer::start(server.port).await;
+    let url = format!("redis://127.0.0.1:{}", peer.port);
+    let builder = LockClient::builder().command_timeout(TIMEOUT);
+    let client = builder.connect(&url).await.expect("the server answers");
+    let mut held = Vec::new();
+    for nth in 0..8 {
+        let name = format!("held:{nth}");
+        held.push(theirs.lock(&*name).lock().await.expect("free"));
+        assert!(
+            client
+                .lock(name)
+                .try_lock()
+                .await
+                .is_ok_and(|it| it.is_none())
+        );
+    }
+    *peer.plan.lock().expect("unpoisoned") = Some(Plan {
+        in_flight: 4,
+        harmed: 0..1,
+        harm: Harm::Lost,
+    });
+    let start = Instant::now();
+    let callers = (0..8).map(|nth| {
+        let (client, lock) = (client.clone(), client.lock(format!("held:{nth}")));
+        async move {
+            while client.stats().reconnects_total == 0 {
+                assert!(start.elapsed() < 3 * TIMEOUT + stalls(start), "no end");
+                _ = lock.try_lock().await;
+            }
+        }
+    });
+    callers.collect::<JoinSet<_>>().join_all().await;
+    assert!(peer.is_done(), "a reply is lost");
+    for guard in held {
+        guard.unlock().await.expect("held");
+    }
+    client.close(ms(1_000)).await;
+}
+
+/// A connection that always has a command under way is asked a few times in a command timeout, and another one never.
+#[tokio::test]
+async fn only_a_connection_without_an_idle_moment_is_asked() {
+    let server = TestServer::new();
+    let set = |builder: LockClientBuilder| builder.command_timeout(TIMEOUT);
+    let client = server.client_with(set).await;
+    let control = &mut server.control();
+    let lock = client.lock("a");
+    let (before, start) = (control.calls("ping"), Instant::now());
+    while start.elapsed() < TIMEOUT * 2 {
+        lock.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+    }
+    assert_eq!(control.calls("ping"), before);
+    let callers = (0..8).map(|nth| {
+        let lock = client.lock(format!("{nth}"));
+        async move {
+            let start = Instant::now();
+            while start.elapsed() < TIMEOUT * 2 {
+                lock.lock()
+                    .await
+                    .expect("free")
+                    .unlock()
+                    .await
+                    .expect("held");
+            }
+        }
+    });
+    callers.collect::<JoinSet<_>>().join_all().await;
+    let asked = control.calls("ping") - before;
+    assert!(asked < 12, "{asked} times");
+    assert_eq!(client.stats().reconnects_total, 0);
+    server.finish([client]).await;
 }
 
 /// Longer than until its connections are doubted.

@@ -20,14 +20,12 @@ local function front(now, asks, waits)
     ends = redis.call('zscore', timeouts, head)
     if not waits[head] and (head == asks or not ends or tonumber(ends) > now) then break end
     if not waits[head] then ended[#ended + 1] = head end
-    at = at + 1
-    head = redis.call('lindex', queue, at)
+    at, head = at + 1, redis.call('lindex', queue, at + 1)
   end
   return ended, head, ends
 end
 
--- Calls each command that a change of the queue needs, without an effect, because no owner is the empty text: a missing
--- permission fails here, and a server that is out of memory lets a script continue after its first write. Takes away an
+-- Calls what a change of the queue needs, for no owner: a missing permission or a full memory fails here. Takes away an
 -- expiry, with which all places would end: a RedissonMultiLock gives its lease to all keys of a lock that it takes.
 local function may_change()
   redis.call('lrange', queue, 0, 0)
@@ -56,14 +54,16 @@ local function remove(owners)
 end
 
 -- Removes owners with their waits, and makes room for a place that gets `longer`. The turns of those after it come later;
--- of those after an owner that leaves earlier, by what its place has left, at most its wait. Places that end before stay.
+-- of those after an owner that leaves earlier, by what its place has left, at most its wait. Places that end before stay,
+-- and those that do not count from the one before (Redisson's up to 3.13.2 count from the first).
 local function reorder(waits, now, prolonged, longer)
   local scores, ends = redis.call('zrange', timeouts, 0, -1, 'withscores'), {}
   for n = 1, #scores, 2 do ends[scores[n]] = tonumber(scores[n + 1]) end
-  local members, moved, last, changes = redis.call('lrange', queue, 0, -1), 0, 0, {}
+  local members, moved, last, before, changes = redis.call('lrange', queue, 0, -1), 0, 0, 0, {}
   for n, member in ipairs(members) do
     local wait, score = waits[member], ends[member] or 0
     if wait then redis.call('lrem', queue, 1, member) end
+    moved, before = moved < 0 and score <= before and 0 or moved, score
     if wait or member == prolonged then
       last = math.max(last, score)
       moved = moved + (wait and -math.max(0, math.min(wait, score + moved - now)) or longer)

@@ -242,7 +242,8 @@ async fn storm(fixture: &Fixture, parties: &[Party; 2], sections: usize) -> (usi
                 let mut taken = false;
                 if leaves && rolls.below(3) == 0 {
                     let wait = Some(ms(rolls.below(10) as u64));
-                    taken = worker.try_lock(&name, wait, None).await.expect("answered");
+                    // The answer may take longer than a call with so short a wait has.
+                    taken = worker.try_lock(&name, wait, None).await == Ok(true);
                     left.fetch_add(usize::from(!taken), Ordering::Relaxed);
                 }
                 let asked = Instant::now();
