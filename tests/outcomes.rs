@@ -707,6 +707,28 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     server.finish([]).await;
 }
 
+/// There are a few milliseconds for it, which a loaded machine may not have at once.
+#[tokio::test]
+async fn a_silent_connection_is_replaced_within_a_short_command_timeout() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    for nth in 0..20 {
+        let builder = LockClient::builder().command_timeout(ms(100));
+        let Ok(client) = builder.connect(&proxy.url()).await else {
+            continue;
+        };
+        let name = format!("short:{nth}");
+        proxy.rule(Fate::Silence, 1, acquire_to(1));
+        let taken = client.lock(&name).lock().await;
+        client.close(ms(1_000)).await;
+        if taken.is_ok() {
+            proxy.stop().await;
+            return;
+        }
+    }
+    panic!("never in time");
+}
+
 /// Each of them leaves before it would doubt the connection.
 #[tokio::test]
 async fn callers_with_a_shorter_limit_of_their_own_have_a_dead_connection_replaced() {

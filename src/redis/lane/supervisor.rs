@@ -221,11 +221,13 @@ impl Supervisor {
     /// Opens a second connection beside one that is silent. `None`: the first one has answered.
     async fn open_while_silent(&self, link: &Link) -> Option<Opened> {
         let mut backoff = self.backoff();
+        // A short command timeout leaves time for the successor.
+        let slower_by = SLOWER_BY.min(self.endpoint.settings().command_timeout / 20);
         while link.is_silent() {
             match self.open().await {
                 Ok(opened) => {
                     // A server that goes on has both connections' commands, and may answer this one's first.
-                    tokio::time::sleep(SLOWER_BY).await;
+                    tokio::time::sleep(slower_by).await;
                     if link.is_silent() {
                         return Some(opened);
                     }
