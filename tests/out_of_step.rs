@@ -319,6 +319,63 @@ async fn locks_are_taken_after_a_lost_reply() {
     .await;
 }
 
+/// Shifted replies that fit, each of them in time, and never a moment without a command in flight.
+#[tokio::test]
+async fn a_lost_reply_is_noticed_under_endless_traffic() {
+    let server = TestServer::new();
+    let theirs = server.client().await;
+    let peer = Peer::start(server.port).await;
+    let url = format!("redis://127.0.0.1:{}", peer.port);
+    let builder = LockClient::builder().command_timeout(TIMEOUT);
+    let client = builder.connect(&url).await.expect("the server answers");
+    let name = |nth: usize| format!("theirs:{nth}");
+    let mut held = Vec::new();
+    for nth in 0..8 {
+        held.push(theirs.lock(name(nth)).lock().await.expect("free"));
+    }
+    let mut traffic = JoinSet::new();
+    for nth in 0..8 {
+        let lock = client.lock(name(nth));
+        traffic.spawn(async move {
+            loop {
+                _ = lock.try_lock().await;
+            }
+        });
+    }
+    // The server knows the script: from now on all replies are alike.
+    tokio::time::sleep(ms(50)).await;
+    *peer.plan.lock().expect("unpoisoned") = Some(Plan {
+        in_flight: 4,
+        harmed: 0..1,
+        harm: Harm::Lost,
+    });
+    eventually("a reply is lost", ms(5_000), || peer.is_done()).await;
+    let is_replaced = || client.stats().reconnects_total > 0;
+    eventually("another connection", 3 * TIMEOUT, is_replaced).await;
+    traffic.shutdown().await;
+    client.close(ms(1_000)).await;
+    for guard in held {
+        guard.unlock().await.expect("held");
+    }
+}
+
+/// The caller goes on for longer than until a connection without an idle moment is doubted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_with_idle_moments_costs_no_ping() {
+    let server = TestServer::new();
+    let timeout = ms(2_000);
+    let set = |builder: LockClientBuilder| builder.command_timeout(timeout);
+    let client = server.client_with(set).await;
+    let before = server.control().calls("ping");
+    let start = Instant::now();
+    while start.elapsed() < timeout {
+        let guard = client.lock("a").lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
+    assert_eq!(server.control().calls("ping"), before);
+    server.finish([client]).await;
+}
+
 /// Longer than until its connections are doubted.
 #[tokio::test]
 async fn a_server_that_stalls_keeps_its_connections() {

@@ -112,3 +112,14 @@ fn a_nonce_is_the_answer_to_its_own_ping_alone() {
         assert!(read.judged(text(&second)).is_err());
     }
 }
+
+/// It costs one PING in that time, however many commands there are.
+#[test]
+fn a_connection_is_long_busy_once_in_that_time() {
+    let judge = Judge::new(Arc::default());
+    let busy_at = |now| judge.is_long_busy(now, 10);
+    let seen = [5, 14, 15, 16, 24, 25].map(busy_at);
+    assert_eq!(seen, [false, false, true, false, false, true]);
+    judge.note_idle();
+    assert_eq!([40, 49, 50].map(busy_at), [false, false, true]);
+}
