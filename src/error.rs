@@ -446,6 +446,16 @@ impl Error {
         self
     }
 
+    /// The same error of a sentinel.
+    pub(crate) fn at_sentinel(mut self) -> Self {
+        if let Self::Auth { source } = &mut self
+            && let Some(cause) = source.downcast_mut::<Cause>()
+        {
+            cause.is_sentinel = true;
+        }
+        self
+    }
+
     pub(crate) fn no_answer(while_doing: Operation, source: Box<Cause>) -> Self {
         Self::NoAnswer {
             while_doing,

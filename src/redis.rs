@@ -281,14 +281,15 @@ impl<'a> Route<'a> {
     /// The same for an operation that needs them.
     fn settings_for(self, doing: Operation) -> Result<Arc<Settings>, Error> {
         let settings = self.settings();
-        settings.ok_or_else(|| self.no_answer(doing, map::NOWHERE))
+        let map = &self.redis.map;
+        settings.ok_or_else(|| Error::of_connection(doing, "", map.no_owner()))
     }
 
     /// Why no script can be sent now, if none can.
     pub(crate) fn problem(self) -> Option<SendError> {
         match self.redis.map.owner(self.group) {
             Some((_, node)) => node.problem(self.lane),
-            None => Some(SendError::NotSent(Cause::new(None, map::NOWHERE))),
+            None => Some(SendError::NotAccepted(self.redis.map.no_owner())),
         }
     }
 

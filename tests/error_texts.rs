@@ -4,7 +4,9 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RefusedKind};
-use test_support::{Cluster, Proxy, Sentinels, Server, TestServer, eventually, ms, tokio};
+use test_support::{
+    Cluster, Proxy, Scripted, Sentinels, Server, TestServer, eventually, ms, tokio,
+};
 
 fn brisk() -> LockClientBuilder {
     LockClient::builder().command_timeout(ms(400))
@@ -284,6 +286,129 @@ async fn a_password_that_a_sentinel_asks_for_is_its_own() {
     assert!(text.contains(") asks for a password: "), "{text}");
     assert!(text.contains("`sentinelPassword`"), "{text}");
     assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    let wrong = format!("{}&sentinelPassword=hidden", sentinels.url());
+    let error = fails(&wrong.replace("://", "://:hidden@")).await;
+    let text = logged(&error);
+    let said = ") did not accept the credentials: check `sentinelUsername` and `sentinelPassword`";
+    assert!(text.contains(said), "{text}");
+    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+}
+
+/// What stands in front of a server, and answers questions about a cluster and about a primary by these scripts, in
+/// which PORT is its own.
+async fn in_front_of(server: &Server, slots: String, primary: String) -> Proxy {
+    let proxy = Proxy::start(server.port).await;
+    let slots = slots.replace("PORT", &proxy.port.to_string());
+    proxy.script(move |words| {
+        let word = |nth: usize| words.get(nth).map_or("", String::as_str);
+        Scripted::Answer(match (word(0), word(1)) {
+            ("CLUSTER", "INFO") => {
+                "return 'cluster_state:ok\\r\\ncluster_current_epoch:1\\r\\n'".to_owned()
+            }
+            ("CLUSTER", "MYID") => format!("return '{}'", "a".repeat(40)),
+            ("CLUSTER", "SLOTS") => slots.clone(),
+            ("SENTINEL", "MASTER") => "return {'config-epoch','1'}".to_owned(),
+            ("SENTINEL", "GET-MASTER-ADDR-BY-NAME") => primary.clone(),
+            _ => return Scripted::Pass,
+        })
+    });
+    proxy
+}
+
+/// The address is the announced one, so a look at the client's settings would find nothing.
+#[tokio::test]
+async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_it() {
+    let server = Server::start();
+    for port in [1, 0] {
+        let slots = format!(
+            "return {{{{0,10,{{'127.0.0.1',PORT,'{}'}}}},{{11,16383,{{'127.0.0.1',{port},'{}'}}}}}}",
+            "a".repeat(40),
+            "b".repeat(40)
+        );
+        let primary = format!("return {{'127.0.0.1','{port}'}}");
+        let proxy = in_front_of(&server, slots, primary).await;
+        let said = |who: &str, doing: &str| match port {
+            0 => "Redis at 127.0.0.1:0 refused: it was announced with port 0; see ".to_owned(),
+            _ => {
+                format!(
+                    "no answer from Redis at 127.0.0.1:1, which {who} announced, while {doing}; "
+                )
+            }
+        };
+        let url = format!("redis-cluster://127.0.0.1:{}", proxy.port);
+        let client = brisk().connect(&url).await.expect("one is there");
+        let error = client.lock("a").lock().await.expect_err("leads nowhere");
+        let (text, said_here) = (logged(&error), said("the cluster has", "acquiring"));
+        assert!(text.starts_with(&said_here), "{text}");
+        client.close(ms(0)).await;
+        let url = format!(
+            "redis-sentinel://127.0.0.1:{}?sentinelServiceName=shop",
+            proxy.port
+        );
+        let text = logged(&fails(&url).await);
+        let said_here = said("the sentinels have", "connecting");
+        assert!(text.starts_with(&said_here), "{text}");
+    }
+}
+
+/// All nodes answer, and none of them is away.
+#[tokio::test]
+async fn a_slot_that_no_node_has_is_no_missing_answer() {
+    let server = Server::start();
+    let id = "a".repeat(40);
+    let some = format!("return {{{{0,10,{{'127.0.0.1',PORT,'{id}'}}}}}}");
+    for (has_none, slots) in [(true, "return {}".to_owned()), (false, some)] {
+        let proxy = in_front_of(&server, slots, String::new()).await;
+        let url = format!("redis-cluster://127.0.0.1:{}", proxy.port);
+        let said = format!(
+            "Redis at 127.0.0.1:{} refused: no node of its cluster has the slots that are needed; ",
+            proxy.port
+        );
+        if has_none {
+            let text = logged(&fails(&url).await);
+            assert!(text.starts_with(&said), "{text}");
+            continue;
+        }
+        let client = brisk().connect(&url).await.expect("it answers");
+        let asked = [
+            client.lock("a").lock().await.map(drop),
+            client.lock("a").is_locked().await.map(drop),
+            client.check("a").await.map(drop),
+            client.lock("a").try_lock_for(ms(100)).await.map(drop),
+        ];
+        for error in asked.map(|asked| asked.expect_err("no node has it")) {
+            let text = logged(&error);
+            assert!(text.starts_with(&said), "{text}");
+            assert!(error.is_retryable(), "{error:?}");
+        }
+        client.close(ms(0)).await;
+    }
+}
+
+/// With and without a header: what is no request of HTTP at all is answered by a page alone.
+#[tokio::test]
+async fn a_web_server_on_the_port_is_told_from_redis() {
+    for answer in ["HTTP/1.1 400 Bad Request\r\n\r\n", "<html>400</html>\r\n"] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let web = tokio::spawn(async move {
+            use tokio::io::AsyncWriteExt as _;
+            while let Ok((mut socket, _)) = listener.accept().await {
+                let _ = socket.write_all(answer.as_bytes()).await;
+            }
+        });
+        for scheme in ["redis", "redis-cluster"] {
+            let error = fails(&format!("{scheme}://127.0.0.1:{port}")).await;
+            let text = logged(&error);
+            let said =
+                format!("Redis at 127.0.0.1:{port} refused: it is a web server; check the port");
+            assert_eq!(text, said);
+            assert!(!error.is_retryable(), "{error:?}");
+        }
+        web.abort();
+        let _ = web.await;
+    }
 }
 
 /// Of several nodes all that were tried are named, and the source has what became of each.

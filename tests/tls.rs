@@ -150,6 +150,29 @@ async fn a_certificate_that_signs_itself_is_trusted_if_it_is_no_authority() {
     }
 }
 
+/// What `openssl x509 -req` makes without a file of extensions. Everything about it is right but the version.
+#[tokio::test]
+async fn a_certificate_of_an_old_version_says_so_wherever_it_is_given() {
+    let old = Issued {
+        certificate: include_str!("tls/version1.pem").to_owned(),
+        key: include_str!("tls/version1.key").to_owned(),
+    };
+    let (authority, folder) = (Authority::new("shop"), Folder::new());
+    let settings = folder.settings(&authority, &old);
+    let server = Server::start_with_tls(&words(&settings));
+    let url = address("localhost", &server);
+    for ca in [old.certificate.clone(), authority.pem()] {
+        let (problem, text) = refused(connect(Tls::new().ca(ca), &url).await);
+        assert_eq!(problem, "its certificate has version 1 of X.509", "{text}");
+        assert!(text.contains("version 3"), "{text}");
+    }
+    let tls = Tls::new().ca(authority.pem());
+    let problem = invalid(tls.client_certificate(&old.certificate, &old.key), &url).await;
+    let said = "client certificate: it has version 1 of X.509";
+    assert!(problem.contains(said), "{problem}");
+    assert!(!problem.contains("together"), "{problem}");
+}
+
 #[tokio::test]
 async fn a_server_is_checked_against_its_host_or_the_name_that_was_given() {
     let (server, authority, _folder) = server_for(&["redis.example"], NOW);

@@ -26,6 +26,10 @@ pub(crate) struct Cause {
     pub(super) lock: Option<Arc<str>>,
     /// The other servers that were tried, and what became of that.
     others: Vec<(Arc<str>, String)>,
+    /// Who has announced the address of a server that is not reached, if it was not given.
+    announced_by: Option<&'static str>,
+    /// The server is a sentinel, which has credentials of its own.
+    pub(super) is_sentinel: bool,
 }
 
 impl Cause {
@@ -51,6 +55,14 @@ impl Cause {
     /// Adds the other servers that were tried.
     pub(crate) fn among(self, others: Vec<(Arc<str>, String)>) -> Box<Self> {
         Box::new(Self { others, ..self })
+    }
+
+    /// Adds who has announced the address, to which there is no connection.
+    pub(crate) fn announced(self, by: Option<&'static str>) -> Box<Self> {
+        Box::new(Self {
+            announced_by: by,
+            ..self
+        })
     }
 
     /// The answer came, but too late.
@@ -100,7 +112,12 @@ pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     let (redis, consequence) = (redis(source), while_doing.consequence());
     let lock = lock(source).map_or_else(String::new, |lock| format!(" lock `{lock}`"));
     match cause(source).is_some_and(|cause| cause.is_late) {
-        false => format!("no answer from {redis} while {while_doing}{lock}; {consequence}"),
+        false => {
+            let announced = cause(source).and_then(|cause| cause.announced_by);
+            let announced =
+                announced.map_or_else(String::new, |who| format!(", which {who} announced,"));
+            format!("no answer from {redis}{announced} while {while_doing}{lock}; {consequence}")
+        }
         // To look for the server would not help.
         true => format!(
             "the answer from {redis} came too late while {while_doing}{lock}; nothing new is held"
@@ -110,13 +127,23 @@ pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
 
 pub(super) fn auth(source: &Source) -> String {
     let redis = redis(source);
-    match refusal(source) == Some(&RefusalKind::NoPassword) {
-        true => format!(
-            "{redis} asks for a password: put it before the host in the address; for sentinels use `sentinelPassword`"
-        ),
-        false => {
+    let has_none = refusal(source) == Some(&RefusalKind::NoPassword);
+    let is_sentinel = cause(source).is_some_and(|cause| cause.is_sentinel);
+    match (has_none, is_sentinel) {
+        (true, false) => {
+            format!("{redis} asks for a password: put it before the host in the address")
+        }
+        (true, true) => {
+            format!(
+                "{redis} asks for a password: sentinels have one of their own, `sentinelPassword`"
+            )
+        }
+        (false, false) => {
             format!("{redis} did not accept the credentials: check user and password of the client")
         }
+        (false, true) => format!(
+            "{redis} did not accept the credentials: check `sentinelUsername` and `sentinelPassword`"
+        ),
     }
 }
 
@@ -145,6 +172,13 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
         Some(RefusalKind::ScriptNotAccepted) => {
             "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them"
         }
+        Some(RefusalKind::NoOwner) => {
+            "no node of its cluster has the slots that are needed; assign them, or try again after a failover"
+        }
+        Some(RefusalKind::NoPort) => {
+            "it was announced with port 0; see `port`, `tls-port` and `cluster-announce-port` there"
+        }
+        Some(RefusalKind::WebServer) => "it is a web server; check the port",
         Some(RefusalKind::NoClusterNode) => "it is not a node of a cluster; connect with redis://",
         Some(RefusalKind::ProtectedMode) => {
             "it is in protected mode; set a password there, or connect from its own machine"

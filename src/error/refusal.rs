@@ -55,6 +55,12 @@ pub(crate) enum RefusalKind {
     /// A sentinel knows no primary by this name.
     NoSuchPrimary,
     NoClusterNode,
+    /// The nodes of a cluster that answer know none that has a slot.
+    NoOwner,
+    /// It was announced without a port.
+    NoPort,
+    /// What answers is no Redis.
+    WebServer,
     ProtectedMode,
     Other,
 }
@@ -121,7 +127,7 @@ impl RefusalKind {
     pub(crate) fn shown(&self) -> RefusedKind {
         match self {
             Self::Known(kind) => *kind,
-            Self::TryAgain | Self::NotReached => ClusterDown,
+            Self::TryAgain | Self::NotReached | Self::NoOwner => ClusterDown,
             Self::Moved { .. } | Self::Ask { .. } => Cluster,
             _ => RefusedKind::Other,
         }

@@ -16,13 +16,14 @@ pub(super) fn tls_cause(text: &str) -> &str {
 }
 
 /// The first that occurs in a text counts.
-const TEXTS: [(&str, &str); 16] = [
+const TEXTS: [(&str, &str); 17] = [
     // A CA that was replaced under its old name signs with another key.
     ("InvalidCertificate(BadSignature", UNKNOWN_AUTHORITY),
     ("InvalidCertificate(UnknownIssuer", UNKNOWN_AUTHORITY),
     ("InvalidCertificate(NotValidForName", WRONG_NAME),
     ("InvalidCertificate(Expired", EXPIRED),
     ("InvalidCertificate(NotValidYet", NOT_YET_VALID),
+    ("UnsupportedCertVersion", OLD_VERSION),
     ("InvalidCertificate(", OTHER),
     // What the server says of the client's certificate, or of none.
     ("AlertReceived(CertificateRequired", CLIENT_CERTIFICATE),
@@ -42,6 +43,7 @@ const WRONG_NAME: &str = "its certificate is for other names than the one it is 
 const EXPIRED: &str = "its certificate has expired; renew it, or set the clock of this machine";
 const NOT_YET_VALID: &str =
     "its certificate is not valid yet; set the clock of this machine, or of the one that made it";
+const OLD_VERSION: &str = "its certificate has version 1 of X.509; issue one of version 3, which `openssl x509 -req` does with `-extfile`";
 const CLIENT_CERTIFICATE: &str = "it does not accept the certificate of this client, or asks for one; give one from an authority that it trusts with `Tls::client_certificate`";
 const NOT_TLS: &str =
     "what answers there does not speak TLS; check the port, or begin the address with redis://";

@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Address {
     pub(super) host: Arc<str>,
-    /// 0: the host is the path of a socket.
+    /// 0: the host is the path of a socket, or the server was announced without a port.
     pub(super) port: u16,
 }
 
@@ -35,7 +35,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&*self.host, self.port) {
-            (path, 0) => f.write_str(path),
+            (path, 0) if path.contains('/') => f.write_str(path),
             (host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
             (host, port) => write!(f, "{host}:{port}"),
         }

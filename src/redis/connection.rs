@@ -31,7 +31,7 @@ use super::transport::{NO_LIMIT, Role, TransportConnection};
 use crate::error::RefusalKind;
 
 pub(super) use channels::{Channels, Messages};
-pub(super) use failed::{Failed, connect_error};
+pub(super) use failed::{Failed, connect_error, explained};
 use multiplexed::Multiplexed;
 #[cfg(feature = "test-util")]
 pub(crate) use reply_path::check_reply_path;

@@ -138,8 +138,9 @@ impl Lane {
         match &*self.current.state.lock() {
             State::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
             _ => {
-                let server = &self.endpoint.settings().address;
-                SendError::NotSent(Cause::at(server, "not connected"))
+                let settings = self.endpoint.settings();
+                let cause = Cause::at(&settings.address, "not connected");
+                SendError::NotSent(cause.announced(settings.expected.announced_by()))
             }
         }
     }

@@ -75,7 +75,7 @@ impl Sentinels {
                 ),
             });
         }
-        Err(failed.into_error(&self.settings))
+        Err(failed.into_error(&self.settings).at_sentinel())
     }
 
     /// The first answer of a sentinel.

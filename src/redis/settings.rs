@@ -20,7 +20,7 @@ use super::address::Address;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
 use super::transport::{Arg, Args, ConnectionError};
-use crate::error::Error;
+use crate::error::{Error, RefusalKind};
 use crate::wire::Announce;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
@@ -86,6 +86,17 @@ pub(super) enum Expected {
     WorkingCluster,
     /// A primary, and no replica.
     Primary,
+}
+
+impl Expected {
+    /// Who announces the addresses of such servers; those of others are given.
+    pub(super) fn announced_by(self) -> Option<&'static str> {
+        match self {
+            Self::WorkingCluster => Some("the cluster has"),
+            Self::Primary => Some("the sentinels have"),
+            Self::Nothing | Self::NoCluster => None,
+        }
+    }
 }
 
 /// An address with credentials and settings, as fred takes them.
@@ -382,7 +393,13 @@ impl Server {
             ServerConfig::Unix { path } => Ok(Place::Unix(path)),
             ServerConfig::Centralized { server } => {
                 let host = server.host.trim_start_matches('[').trim_end_matches(']');
-                Ok(Place::Tcp(host, server.port))
+                match server.port {
+                    0 => Err(ConnectionError::unusable(
+                        RefusalKind::NoPort,
+                        "a node without a port for connections like these, with TLS or without, is announced so",
+                    )),
+                    port => Ok(Place::Tcp(host, port)),
+                }
             }
             _ => Err(ConnectionError::Lost(
                 "it is not the address of one server".to_owned(),

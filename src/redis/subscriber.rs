@@ -110,7 +110,10 @@ impl Actor {
         let servers = self.servers();
         let mut left = servers.len();
         let mut opening = FuturesUnordered::new();
-        let mut failed = Failed::default();
+        let announced_by = servers
+            .first()
+            .and_then(|server| server.expected.announced_by());
+        let mut failed = Failed::announced(announced_by);
         let mut next_at = Instant::now();
         loop {
             tokio::select! {

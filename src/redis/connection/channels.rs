@@ -35,6 +35,7 @@ impl Channels {
     ) -> Result<(Self, Task), ConnectionError> {
         match &settings.target {
             Target::Server(server) => {
+                server.place()?;
                 let client = server.client()?;
                 let task = init(&client, settings.command_timeout).await?;
                 if let Some(name) = &settings.client_name {

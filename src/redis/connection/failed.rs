@@ -4,27 +4,39 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Cause, Error, Operation, RefusalKind, tls_problem};
+use crate::redis::map::NOWHERE;
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
 
 /// Attempts that failed, each with its server, in the order in which the servers were given.
 #[derive(Debug, Default)]
-pub(in crate::redis) struct Failed(Vec<(Arc<str>, ConnectionError)>);
+pub(in crate::redis) struct Failed {
+    attempts: Vec<(Arc<str>, ConnectionError)>,
+    /// Who has announced the addresses, if they were not given.
+    announced_by: Option<&'static str>,
+}
 
 impl Failed {
+    pub(in crate::redis) fn announced(by: Option<&'static str>) -> Self {
+        Self {
+            announced_by: by,
+            ..Self::default()
+        }
+    }
+
     pub(in crate::redis) fn add(&mut self, server: Arc<str>, problem: ConnectionError) {
-        self.0.push((server, problem));
+        self.attempts.push((server, problem));
     }
 
     /// Whether a server refused for this reason.
     pub(in crate::redis) fn has_refusal(&self, kind: &RefusalKind) -> bool {
-        let mut problems = self.0.iter();
+        let mut problems = self.attempts.iter();
         problems.any(|(_, problem)| matches!(problem, ConnectionError::Refused(refusal) if refusal.kind == *kind))
     }
 
     /// The error about the first server that answered, or else about the first: an answer says more than none.
     pub(in crate::redis) fn into_error(self, settings: &Settings) -> Error {
-        let mut problems = self.0.iter();
+        let mut problems = self.attempts.iter();
         if problems.any(|(_, problem)| matches!(problem, ConnectionError::NoSockets)) {
             return Error::NoRuntime;
         }
@@ -36,23 +48,26 @@ impl Failed {
     pub(in crate::redis) fn into_cause(mut self, settings: &Settings) -> Box<Cause> {
         let has_answered =
             |problem: &ConnectionError| matches!(problem, ConnectionError::Refused(_));
-        let about = self.0.iter().position(|(_, problem)| has_answered(problem));
-        if self.0.is_empty() {
-            self.add(Arc::clone(&settings.address), ConnectionError::silent());
+        let mut attempts = self.attempts.iter();
+        let about = attempts.position(|(_, problem)| has_answered(problem));
+        if self.attempts.is_empty() {
+            let nowhere = ConnectionError::unusable(RefusalKind::NoOwner, NOWHERE);
+            self.add(Arc::clone(&settings.address), nowhere);
         }
-        let (server, problem) = self.0.remove(about.unwrap_or(0));
+        let (server, problem) = self.attempts.remove(about.unwrap_or(0));
         let tls = settings.uses_tls();
-        let others = self.0.into_iter();
+        let others = self.attempts.into_iter();
         let others = others
             .map(|(server, problem)| (server, explained(problem, tls).to_string()))
             .collect();
-        explained(problem, tls).into_cause(&server).among(others)
+        let cause = explained(problem, tls).into_cause(&server);
+        cause.among(others).announced(self.announced_by)
     }
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (nth, (server, problem)) in self.0.iter().enumerate() {
+        for (nth, (server, problem)) in self.attempts.iter().enumerate() {
             let separator = if nth > 0 { "; " } else { "" };
             write!(f, "{separator}{server}: {problem}")?;
         }
@@ -62,12 +77,17 @@ impl fmt::Display for Failed {
 
 /// Why the only connection could not be made.
 pub(in crate::redis) fn connect_error(settings: &Settings, problem: ConnectionError) -> Error {
-    Failed(vec![(Arc::clone(&settings.address), problem)]).into_error(settings)
+    let mut failed = Failed::default();
+    failed.add(Arc::clone(&settings.address), problem);
+    failed.into_error(settings)
 }
 
 /// What is known of a connection without a message of the server, as a sentence.
-fn explained(problem: ConnectionError, tls: bool) -> ConnectionError {
+pub(in crate::redis) fn explained(problem: ConnectionError, tls: bool) -> ConnectionError {
     match problem {
+        ConnectionError::Lost(text) if text == WEB_SERVER => {
+            ConnectionError::unusable(RefusalKind::WebServer, text)
+        }
         ConnectionError::Timeout(text) | ConnectionError::Lost(text)
             if tls_problem(&text).is_none() =>
         {
@@ -118,5 +138,7 @@ pub(super) fn without_arguments(text: &str) -> &str {
 }
 
 pub(super) const HUNG_UP: &str = "the server has closed the connection";
+
+pub(super) const WEB_SERVER: &str = "the server has sent HTTP or HTML";
 
 pub(super) const TOO_LONG: &str = "connecting took too long";

@@ -6,7 +6,7 @@
 use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
 
-use super::failed::without_arguments;
+use super::failed::{WEB_SERVER, without_arguments};
 use super::requests::{Answer, give_back};
 use crate::redis::transport::{ConnectionError, Reply};
 
@@ -49,6 +49,8 @@ pub(super) enum Malformed {
 impl From<Malformed> for ConnectionError {
     fn from(malformed: Malformed) -> Self {
         let what = match malformed {
+            // What begins so is the answer of a web server, or a page without one.
+            Malformed::Type(b'H' | b'<') => return Self::Lost(WEB_SERVER.to_owned()),
             Malformed::Length => "a length that is no number".to_owned(),
             Malformed::TooLong => format!("more than {} MiB", REPLY_MAX >> 20),
             Malformed::TooDeep => format!("lists within lists, {DEPTH_MAX} deep"),

@@ -11,7 +11,7 @@ use tokio_util::sync::DropGuard;
 use super::current::{ConnectionContext, Current, GoneOnDrop, LaneStats, State};
 use crate::error::tls_problem;
 use crate::redis::backoff::Backoff;
-use crate::redis::connection::{Connection, Task};
+use crate::redis::connection::{Connection, Task, explained};
 use crate::redis::endpoint::{Endpoint, Identified};
 use crate::redis::fence::{self, ConnectionFence, Identity};
 use crate::redis::link::{Limit, Link};
@@ -274,6 +274,8 @@ impl Supervisor {
                         error = %problem,
                         "reconnect failed"
                     );
+                    let settings = self.endpoint.settings();
+                    let problem = explained(problem, settings.uses_tls());
                     // Callers waiting for a connection get the server's reason for refusing it.
                     let is_refused = match &problem {
                         ConnectionError::Refused(_) => true,
@@ -282,8 +284,8 @@ impl Supervisor {
                         | ConnectionError::Timeout(_)
                         | ConnectionError::NoSockets => false,
                     };
-                    let server = &self.endpoint.settings().address;
-                    current.set(State::Down(is_refused.then(|| problem.into_cause(server))));
+                    let cause = || problem.into_cause(&settings.address);
+                    current.set(State::Down(is_refused.then(cause)));
                     self.context.outdated.notify_one();
                     backoff.wait().await;
                 }

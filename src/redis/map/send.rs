@@ -10,13 +10,22 @@ use tokio::time::Instant;
 use super::Map;
 use super::values::{NOWHERE, Received, RoutedLink, not_reached};
 use crate::error::RefusalKind::{Ask, Known, Moved};
-use crate::error::{Cause, RefusedKind};
+use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::address::Address;
 use crate::redis::call::Call;
 use crate::redis::link::{Limit, SendError};
 use crate::redis::node::Node;
 
 impl Map {
+    /// Why nothing is sent on a route that no server has.
+    pub(in crate::redis) fn no_owner(&self) -> Box<Cause> {
+        Cause::refused(
+            &self.settings.address,
+            RefusalKind::NoOwner,
+            NOWHERE.to_owned(),
+        )
+    }
+
     /// Waits until `limit` for a connection to the server of a route.
     pub(in crate::redis) async fn ready(
         &self,
@@ -44,10 +53,7 @@ impl Map {
                 let again = limit.min(Instant::now() + NO_OWNER);
                 let changed = tokio::time::timeout_at(again, changed).await;
                 if changed.is_err() && again == limit {
-                    return Err(SendError::NotSent(Cause::at(
-                        &self.settings.address,
-                        NOWHERE,
-                    )));
+                    return Err(SendError::NotAccepted(self.no_owner()));
                 }
                 continue;
             };

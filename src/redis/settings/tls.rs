@@ -214,9 +214,12 @@ impl Tls {
         let chain = certificate.certificates("client certificate")?;
         let key = key.key()?;
         config.with_client_auth_cert(chain, key).map_err(|problem| {
-            invalid(format!(
-                "client certificate and key cannot be used together: {problem}"
-            ))
+            let is_old = problem.to_string().contains("UnsupportedCertVersion");
+            invalid(match is_old {
+                true => "client certificate: it has version 1 of X.509; give one of version 3"
+                    .to_owned(),
+                false => format!("client certificate and key cannot be used together: {problem}"),
+            })
         })
     }
 
