@@ -502,6 +502,14 @@ impl Error {
         }
     }
 
+    /// The kind of a refusal.
+    pub(crate) fn refused_as(&self) -> Option<RefusedKind> {
+        match self {
+            Self::Refused { kind, .. } => Some(*kind),
+            _ => None,
+        }
+    }
+
     /// What the server said, if it refused.
     pub(crate) fn refusal(&self) -> Option<&RefusalKind> {
         match self {

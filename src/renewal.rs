@@ -12,6 +12,7 @@ mod batch;
 mod extend;
 mod looks;
 
+use std::hash::Hash;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
@@ -208,7 +209,7 @@ async fn renew(batch: Batch) -> Vec<Batch> {
             let acknowledged = acknowledged.unwrap_or(0);
             if acknowledged < replicas {
                 let problem = format!("{acknowledged} of {replicas} replicas have confirmed it");
-                failed(&items, Some(problem));
+                failed(&items, acknowledged, Some(problem));
             }
             let sent_at = shared.clock.time(answer.sent_at);
             report(items.iter_mut().map(|item| {
@@ -239,18 +240,26 @@ async fn renew(batch: Batch) -> Vec<Batch> {
             ];
         }
         answer => {
-            let problem = answer.err().map(|failed| failed.error.to_string());
+            let problem = answer.err().map(|failed| failed.error);
+            // The text names the server too, and of several in turn it would be another reason each time.
+            let refused = problem.as_ref().and_then(Error::refused_as);
+            let reason = (problem.as_ref().map(std::mem::discriminant), refused);
             let unknown = items.iter_mut();
             report(unknown.map(|item| (item, RenewOutcome::Unknown)));
-            failed(&items, problem);
+            failed(&items, reason, problem.map(|problem| problem.to_string()));
         }
     }
     Vec::new()
 }
 
-fn failed(items: &[BatchItem], problem: Option<String>) {
-    let locks = renewals(items);
+fn failed(items: &[BatchItem], reason: impl Hash, problem: Option<String>) {
+    let is_news = |item: &&BatchItem| {
+        let lately = &item.entry.shared().lately;
+        lately.is_news((&item.renewal.key, &item.renewal.field, &reason))
+    };
     // The next renewal finds out what a look has not.
+    let locks = items.iter().filter(|item| !item.is_look);
+    let locks = locks.filter(is_news).count();
     if locks > 0 {
         event!(WARN, locks, problem, "renewal failed");
     }

@@ -1,13 +1,16 @@
 //! What is not this crate's own: the runtime that created a client, where its tasks run and how its
 //! end is detected; and the subscriber that its events go to.
 
+use std::collections::HashMap;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
@@ -115,6 +118,33 @@ impl Throttle {
 }
 
 const LOGGED_EVERY: Duration = Duration::from_secs(5);
+
+/// What was logged within the last minute, so that what repeats by itself is logged once in a minute.
+#[derive(Default)]
+pub(crate) struct Lately(Mutex<HashMap<u64, Instant>>);
+
+impl Lately {
+    /// Whether this was not logged within the last minute, and is to be logged now. Of more than some thousands only those
+    /// are remembered that came first, and the others are not logged.
+    pub(crate) fn is_news(&self, what: impl Hash) -> bool {
+        let mut hasher = DefaultHasher::new();
+        what.hash(&mut hasher);
+        let (what, now) = (hasher.finish(), Instant::now());
+        let mut logged = self.0.lock();
+        if logged.len() >= LATELY_MAX {
+            logged.retain(|_, at| now - *at < LATELY);
+        }
+        let is_known = logged.get(&what).is_some_and(|at| now - *at < LATELY);
+        let is_news = !is_known && (logged.len() < LATELY_MAX || logged.contains_key(&what));
+        if is_news {
+            logged.insert(what, now);
+        }
+        is_news
+    }
+}
+
+const LATELY: Duration = Duration::from_secs(60);
+const LATELY_MAX: usize = 4_096;
 
 /// Tasks whose end is waited for.
 #[derive(Clone)]

@@ -17,7 +17,7 @@ use crate::core::{Counts, Ending, HoldId, Life, LossReason, Rules, Time, Token, 
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::redis::{REPLICAS_MAX, Redis, SyncReplicas, slot_of};
-use crate::runtime::{Clock, Runtime};
+use crate::runtime::{Clock, Lately, Runtime};
 use crate::script::RetryPolicy;
 use crate::wait::Channels;
 use crate::wire::LockName;
@@ -35,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) tally: Tally,
     /// The user of the connection lacks a permission that a pass needs and a release does not.
     pub(crate) cannot_pass: AtomicBool,
+    pub(crate) lately: Lately,
     life: AtomicU8,
     /// Cancelled when the client's tasks are gone, by closing or with their runtime.
     pub(crate) gone: CancellationToken,
@@ -64,6 +65,7 @@ impl Shared {
             totals: Totals::default(),
             tally: Tally::default(),
             cannot_pass: AtomicBool::new(false),
+            lately: Lately::default(),
             life: AtomicU8::new(Life::Open as u8),
             gone: CancellationToken::new(),
             polled: RwLock::new(()),

@@ -200,6 +200,27 @@ async fn a_client_connects_while_two_of_three_sentinels_hang() {
     client.close(Duration::ZERO).await;
 }
 
+/// The primary goes on being used, and a failover would not be noticed.
+#[tokio::test]
+async fn a_sentinel_whose_password_has_changed_is_warned_of_once() {
+    let (events, _here) = Events::of_this_thread();
+    let server = Server::start();
+    let (sentinel, _) = FakeSentinel::start(server.port).await;
+    let client = connect(&url(&[&sentinel])).await;
+    let mut control = sentinel.server.control();
+    control.run(&["CONFIG", "SET", "requirepass", "changed"]);
+    sentinel.proxy.cut_all();
+    let warning = "a sentinel refuses this client";
+    events.comes(Level::WARN, warning).await;
+    let before = sentinel.proxy.arrivals().len();
+    let tried = || sentinel.proxy.arrivals().len() >= before + 4;
+    eventually("it is tried again", ms(20_000), tried).await;
+    assert_eq!(events.count(Level::WARN, warning), 1);
+    let guard = client.lock("a").lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// Which primary they report, about every second; which other sentinels they know, about every ten.
 #[tokio::test]
 async fn sentinels_are_asked_at_their_intervals() {

@@ -664,3 +664,43 @@ async fn a_map_is_read_from_nodes_that_are_far_away() {
     eventually("the map is read", ms(20_000), is_known).await;
     client.close(Duration::ZERO).await;
 }
+
+/// Two nodes send the clients of a slot to each other. Each redirect changes the map, and what is held there is renewed.
+#[tokio::test]
+async fn a_circle_of_redirects_is_logged_once_for_each_hold_and_reason() {
+    let (events, _here) = Events::of_this_thread();
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    let tag = cluster.key_at(0, "circle");
+    let mut held = Vec::new();
+    for nth in 0..3 {
+        let lock = client.lock(format!("{{{tag}}}:{nth}"));
+        held.push(lock.lock().await.expect("free"));
+    }
+    let circling = slot(&tag);
+    cluster.change_at(0, |view| view.moved.push((circling, 1)));
+    cluster.change_at(1, |view| view.moved.push((circling, 0)));
+    let redirected = || client.stats().redirects_total > 400;
+    eventually("it goes round", ms(40_000), redirected).await;
+    let logged = events.count(Level::WARN, "renewal failed");
+    // No answer in time, and no node that serves it.
+    assert!((1..=2 * held.len()).contains(&logged), "{logged} events");
+    drop(held);
+    client.close(Duration::ZERO).await;
+}
+
+/// New connections are refused, and the map is as old as the last one.
+#[tokio::test]
+async fn nodes_that_refuse_a_client_are_warned_of() {
+    let (events, _here) = Events::of_this_thread();
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster.url_from(0)).await;
+    for nth in 0..3 {
+        let mut control = cluster.control(nth);
+        control.run(&["CONFIG", "SET", "requirepass", "changed"]);
+        cluster.proxy(nth).cut_all();
+    }
+    let warning = "no node of the cluster reports its slots";
+    events.comes(Level::WARN, warning).await;
+    client.close(Duration::ZERO).await;
+}

@@ -139,8 +139,12 @@ impl Waiter {
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>, is_free: bool) {
         let had_lease = |found: &HeldBy| found.lease_left.is_some();
         self.found_free = is_free;
-        if !had_lease(&busy) && self.found.as_deref().is_none_or(had_lease) {
-            let (lock, holder) = (self.entry.name.given(), &busy.owner);
+        let lock = self.entry.name.given();
+        if !had_lease(&busy)
+            && self.found.as_deref().is_none_or(had_lease)
+            && self.entry.shared().lately.is_news(("no expiry", lock))
+        {
+            let holder = &busy.owner;
             event!(WARN, %lock, owner = %self.owner, holder, "waiting for a lock whose key has no expiry");
         }
         self.found = Some(busy);

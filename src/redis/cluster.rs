@@ -225,6 +225,9 @@ impl SlotMapRefresher {
                     return;
                 }
                 Err(problem) => {
+                    if problem.is_lasting() && map.context.lately.is_news("slots") {
+                        event!(WARN, %problem, "no node of the cluster reports its slots: changes are not noticed");
+                    }
                     event!(DEBUG, %problem, "no node of the cluster reports its slots");
                     // A connection to a distant node takes several round trips.
                     time_limit =

@@ -15,7 +15,7 @@ use super::connection::{Connection, Replying};
 use super::fence::Identity;
 use super::transport::{Arg, Args, ConnectionError, Reply};
 use crate::error::{Cause, RefusalKind};
-use crate::runtime::{event, isolated};
+use crate::runtime::{Lately, event, isolated};
 use crate::wire::Announce;
 
 /// A connection that may carry scripts.
@@ -34,6 +34,7 @@ pub(crate) struct Link {
     pub(super) opened_at: Instant,
     /// The connection has ended for its callers.
     pub(super) ended: CancellationToken,
+    lately: Lately,
 }
 
 /// Why a send has no reply.
@@ -87,6 +88,7 @@ impl Link {
             not_writable: Notify::new(),
             opened_at: Instant::now(),
             ended: CancellationToken::new(),
+            lately: Lately::default(),
         }
     }
 
@@ -291,7 +293,9 @@ impl Link {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
-                event!(WARN, %problem, "replicas could not be waited for");
+                if self.lately.is_news(problem.to_string()) {
+                    event!(WARN, %problem, "replicas could not be waited for");
+                }
                 None
             }
         }

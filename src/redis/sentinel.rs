@@ -156,6 +156,9 @@ impl Sentinels {
                 },
                 Err(problem) => problem,
             };
+            if problem.is_lasting() && map.context.lately.is_news(("sentinel", address)) {
+                event!(WARN, sentinel = %address, %problem, "a sentinel refuses this client: without another one failovers are not noticed");
+            }
             event!(DEBUG, sentinel = %address, %problem, "a sentinel does not respond");
             if !self.reports.lock().silent(address, Instant::now()) {
                 return;

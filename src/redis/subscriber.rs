@@ -68,7 +68,10 @@ impl Actor {
             let since = Instant::now();
             let end = self.serve(&mut session).await;
             self.subscriptions.disconnected();
-            event!(WARN, "subscriber connection lost, reconnecting");
+            let is_news = self.map.context.lately.is_news("subscriber");
+            if is_news {
+                event!(WARN, "subscriber connection lost, reconnecting");
+            }
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
             if !matches!(end, End::Useless) || since.elapsed() >= Backoff::LONGEST {
@@ -80,7 +83,9 @@ impl Actor {
                 End::Replaced(successor) => successor,
                 End::Served | End::Useless => self.reconnect(&mut backoff).await,
             };
-            event!(INFO, "subscriber connection replaced");
+            if is_news {
+                event!(INFO, "subscriber connection replaced");
+            }
         }
     }
 
@@ -209,7 +214,9 @@ impl Actor {
                 PubSubEvent::Message(channel) => self.subscriptions.message(&channel),
                 PubSubEvent::Missed(count) => {
                     self.subscriptions.missed();
-                    event!(WARN, count, "unlock messages were missed, waking everyone");
+                    if self.map.context.lately.is_news("missed") {
+                        event!(WARN, count, "unlock messages were missed, waking everyone");
+                    }
                 }
                 PubSubEvent::End => return,
             }

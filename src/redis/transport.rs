@@ -177,6 +177,26 @@ impl ConnectionError {
         Self::Timeout("no answer".to_owned())
     }
 
+    /// The server does not let this client in, or does not serve it, until an operator changes that.
+    pub(super) fn is_lasting(&self) -> bool {
+        use RefusalKind::{
+            NoPassword, NoPermission, NoSuchPrimary, PasswordNotWanted, UnknownCommand,
+            WrongPassword,
+        };
+        let Self::Refused(refusal) = self else {
+            return false;
+        };
+        matches!(
+            refusal.kind,
+            NoPassword
+                | WrongPassword
+                | PasswordNotWanted
+                | NoPermission(_)
+                | UnknownCommand(_)
+                | NoSuchPrimary
+        )
+    }
+
     /// Reads an error message of a server.
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();

@@ -34,6 +34,12 @@ impl Failed {
         problems.any(|(_, problem)| matches!(problem, ConnectionError::Refused(refusal) if refusal.kind == *kind))
     }
 
+    /// Whether a server refuses this client until an operator changes that.
+    pub(in crate::redis) fn is_lasting(&self) -> bool {
+        let mut problems = self.attempts.iter();
+        problems.any(|(_, problem)| problem.is_lasting())
+    }
+
     /// The error about the first server that answered, or else about the first: an answer says more than none.
     pub(in crate::redis) fn into_error(self, settings: &Settings) -> Error {
         let mut problems = self.attempts.iter();

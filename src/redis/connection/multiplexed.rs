@@ -18,7 +18,7 @@ use crate::redis::answers::Expected;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
 use crate::redis::transport::{Arg, Args, ConnectionError};
-use crate::runtime::event;
+use crate::runtime::{Lately, event};
 
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
@@ -145,10 +145,13 @@ impl Multiplexed {
 
 /// Sends the credentials of a provider again, each time that it wants.
 async fn renew_credentials(connection: Multiplexed, server: Server, pause: Duration) {
+    let lately = Lately::default();
     loop {
         tokio::time::sleep(pause).await;
         let until = Instant::now() + server.command_timeout();
-        if let Err(problem) = connection.authenticate(&server, until).await {
+        if let Err(problem) = connection.authenticate(&server, until).await
+            && lately.is_news(problem.to_string())
+        {
             event!(WARN, %problem, "the credentials of a connection could not be renewed");
         }
     }

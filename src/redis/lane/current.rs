@@ -13,7 +13,7 @@ use crate::redis::answers::Misfits;
 use crate::redis::fence::{ConnectionFence, Fences};
 use crate::redis::link::{Link, SendError};
 use crate::redis::reports::Reports;
-use crate::runtime::{Runtime, Tasks, isolated};
+use crate::runtime::{Lately, Runtime, Tasks, isolated};
 
 /// Where the lanes of a client live, and whom they tell.
 #[derive(Clone)]
@@ -30,6 +30,7 @@ pub(in crate::redis) struct ConnectionContext {
     pub(in crate::redis) in_use: Arc<OnceLock<InUse>>,
     pub(in crate::redis) fences: Arc<Fences>,
     pub(in crate::redis) reports: Arc<Reports>,
+    pub(in crate::redis) lately: Arc<Lately>,
 }
 
 pub(in crate::redis) type InUse = Box<dyn Fn() -> bool + Send + Sync>;
@@ -45,6 +46,7 @@ impl ConnectionContext {
             in_use: Arc::default(),
             fences: Arc::default(),
             reports: Arc::default(),
+            lately: Arc::default(),
         }
     }
 

@@ -95,11 +95,13 @@ impl Supervisor {
             };
             self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
             let connection_fence = *self.stats.fence.lock();
-            event!(INFO, lane = self.nth,
-                server = &*self.endpoint.settings().address,
-                %connection_fence,
-                "command connection replaced"
-            );
+            if self.is_news("replaced") {
+                event!(INFO, lane = self.nth,
+                    server = &*self.endpoint.settings().address,
+                    %connection_fence,
+                    "command connection replaced"
+                );
+            }
             if replacement.is_tracking {
                 // What was read over the last connection is not tracked by this one.
                 self.context.reports.add_lane(self.nth);
@@ -108,16 +110,24 @@ impl Supervisor {
         }
     }
 
+    /// A server may close each connection as soon as it is used.
+    fn is_news(&self, what: &str) -> bool {
+        let server = &self.endpoint.settings().address;
+        self.context.lately.is_news((what, server, self.nth))
+    }
+
     /// Notes that a connection has ended. Returns when its successor may be opened, if not immediately.
     fn ended(&mut self, link: &Link) -> Option<Instant> {
         let settings = self.endpoint.settings();
         if *self.wanted.borrow() {
-            event!(
-                WARN,
-                lane = self.nth,
-                server = &*settings.address,
-                "command connection lost, reconnecting"
-            );
+            if self.is_news("lost") {
+                event!(
+                    WARN,
+                    lane = self.nth,
+                    server = &*settings.address,
+                    "command connection lost, reconnecting"
+                );
+            }
             self.context.outdated.notify_one();
         }
         self.predecessor = Some(link.identity.clone());

@@ -141,7 +141,10 @@ impl ShardTask {
                     if self.serve(&connection, messages, task).await {
                         backoff = Backoff::new(self.map.settings.is_scattered());
                     }
-                    event!(WARN, server = %self.node.endpoint.address(), "sharded channels lost their connection");
+                    let server = self.node.endpoint.address();
+                    if self.map.context.lately.is_news(("shards", &server)) {
+                        event!(WARN, %server, "sharded channels lost their connection");
+                    }
                     self.lose_all();
                 }
                 Err(problem) => {
