@@ -302,8 +302,10 @@ impl LockClient {
     /// send when they are made, but for `+rpush` of a fair lock if `+lrem` is missing. A key or a channel shows only through a command that is permitted: if none that uses
     /// it is, the commands alone are listed.
     ///
-    /// Every command is sent once, in a form that has no effect on the lock, held or not, over up to five connections
-    /// that are opened for this and closed again. The server notes what it refuses in its `ACL LOG`.
+    /// Every command is sent once by itself, and what scripts call once in a script, in a form that has no effect on the
+    /// lock, held or not, over up to six connections that are opened for this and closed again. Commands that the server
+    /// does not have, or not in scripts, are listed as well. Of what is listed, a lock works without `+client|…`, `+time`,
+    /// `+info` and `+hdel`: [`guide::operations`](crate::guide::operations) says what is missing then. The server notes what it refuses in its `ACL LOG`.
     ///
     /// In a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
     /// has users of its own, so check a name of each primary. `+wait` is needed with

@@ -177,6 +177,11 @@ impl Entry {
         self.name.of_face(owner.face)
     }
 
+    /// The error for a hold of this owner that was lost.
+    pub(crate) fn lost(&self, owner: OwnerKey, reason: LossReason) -> Error {
+        Error::lost(self.name.given(), self.name_of(owner).kind(), reason)
+    }
+
     /// Itself, unless it is of another kind than this name.
     fn of_kind(self: Arc<Self>, name: &LockName) -> Result<Arc<Self>, Error> {
         match self.name.kind() {
@@ -309,8 +314,8 @@ impl Entry {
             .for_each(|waiter| isolated(|| waiter.notify_one()));
         for (unlock, outcome) in unlocked.drain(..) {
             let outcome = match outcome {
-                Unlocked::Released => Ok(()),
-                Unlocked::Lost(reason) => Err(Error::lost(self.name.given(), reason)),
+                Unlocked::Released => Ok(Ok(())),
+                Unlocked::Lost(reason) => Ok(Err(reason)),
                 // The receiver learns it from the end of the channel.
                 Unlocked::Failed => continue,
             };
@@ -575,10 +580,12 @@ impl Drop for WaitingJob<'_> {
     }
 }
 
-type OutcomeCell = oneshot::Sender<Result<(), Error>>;
+/// Released or lost; an error if neither is known.
+type Settled = Result<Result<(), LossReason>, Error>;
+type OutcomeCell = oneshot::Sender<Settled>;
 
 /// The outcome of an unlock that is under way.
-pub(crate) type Outcome = oneshot::Receiver<Result<(), Error>>;
+pub(crate) type Outcome = oneshot::Receiver<Settled>;
 
 impl Drop for Entry {
     fn drop(&mut self) {

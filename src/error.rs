@@ -74,10 +74,12 @@ pub enum Error {
 
     /// The hold had already ended; nothing is held. Callers that need the lock must acquire it
     /// again and start over.
-    #[error("the hold of lock `{lock}` was lost: {reason}")]
+    #[error("the {}hold of lock `{lock}` was lost: {reason}", kind.part())]
     Lost {
         /// The lock.
         lock: String,
+        /// The kind of the lock; of a read-write lock the part whose hold was lost.
+        kind: LockKind,
         /// What ended the hold.
         reason: LossReason,
     },
@@ -371,9 +373,10 @@ impl Error {
         }
     }
 
-    pub(crate) fn lost(lock: &str, reason: LossReason) -> Self {
+    pub(crate) fn lost(lock: &str, kind: LockKind, reason: LossReason) -> Self {
         Self::Lost {
             lock: lock.to_owned(),
+            kind,
             reason,
         }
     }

@@ -334,7 +334,7 @@ impl GuardedWrite {
                 entry.lose(self.hold.key(), *id, reason);
                 match ran_before && copies > 1 {
                     true => Ok(None),
-                    false => Err(Error::lost(entry.name.given(), reason)),
+                    false => Err(self.hold.lost_by(reason)),
                 }
             }
         }
@@ -342,7 +342,7 @@ impl GuardedWrite {
 
     fn ended(&self) -> Error {
         match self.hold.status.ending() {
-            Some(Ending::Lost(reason)) => Error::lost(self.hold.name(), reason),
+            Some(Ending::Lost(reason)) => self.hold.lost_by(reason),
             Some(Ending::Released) | None => Error::Misuse {
                 problem: "the hold was released: a guarded write needs one",
             },

@@ -106,10 +106,15 @@ impl Hold {
         matches!(self.state(), HoldState::Lost(_))
     }
 
+    /// The error for the loss of this hold.
+    pub(crate) fn lost_by(&self, reason: LossReason) -> Error {
+        self.entry.lost(self.key(), reason)
+    }
+
     /// An error if it was lost.
     pub(crate) fn not_lost(&self) -> Result<(), Error> {
         match self.state() {
-            HoldState::Lost(reason) => Err(Error::lost(self.name(), reason)),
+            HoldState::Lost(reason) => Err(self.lost_by(reason)),
             _ => Ok(()),
         }
     }

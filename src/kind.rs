@@ -124,6 +124,15 @@ impl LockKind {
         (self != Self::Plain).then(|| self.name())
     }
 
+    /// The part of a read-write lock, as the sentence of an error begins with it; nothing for other kinds.
+    pub(crate) fn part(self) -> &'static str {
+        match self {
+            Self::Read => "read ",
+            Self::Write => "write ",
+            _ => "",
+        }
+    }
+
     /// Whether a release is announced on a channel, to which callers that wait subscribe. Otherwise they pause.
     pub(crate) const fn announces(self) -> bool {
         self.row().announces

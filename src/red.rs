@@ -553,7 +553,8 @@ impl RedLock {
         // A body whose quorum is lost already does not begin.
         guard.not_lost()?;
         let ended = until(guard.lost(), None, || body(guard.hold())).await;
-        let ended = ended.map_err(|reason| Error::lost(self.home().name(), reason))?;
+        let ended =
+            ended.map_err(|reason| Error::lost(self.home().name(), self.home().kind(), reason))?;
         settled(ended, guard.unlock().await)
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason, Owner,
-    Script,
+    Error, HoldState, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason,
+    MultiLock, Owner, Script,
 };
 use test_support::{
     Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, eventually, kinds, ms, stalls,
@@ -1040,4 +1040,45 @@ async fn a_reader_that_queues_gets_in_beside_writers_of_its_client_that_only_try
         "{before_it} wrote before {ROUNDS} reads"
     );
     two.finish().await;
+}
+
+#[tokio::test]
+async fn a_loss_names_the_part_whose_hold_was_lost() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let (one, all) = (
+        client.rw_lock("part"),
+        MultiLock::new([client.rw_lock("part").read()]).expect("one lock"),
+    );
+    for (part, words) in [
+        (one.read(), "the read hold"),
+        (one.write(), "the write hold"),
+    ] {
+        let lock = part.lease(ms(30_000));
+        let guard = lock.lock().await.expect("free");
+        assert!(lock.force_unlock().await.expect("answered"));
+        let said = format!("{words} of lock `part` was lost: ");
+        let nested = lock.lock().await.map(drop);
+        let calls = [nested, guard.extend(ms(40_000)).await, guard.unlock().await];
+        for error in calls.map(|call| call.expect_err("it is lost")) {
+            let kind = part.kind();
+            assert!(
+                matches!(&error, Error::Lost { kind: found, .. } if *found == kind),
+                "{error:?}"
+            );
+            assert!(error.to_string().starts_with(&said), "{error}");
+        }
+    }
+    let guard = all.lock().await.expect("free");
+    assert!(one.read().force_unlock().await.expect("answered"));
+    let loss = guard.lost().await;
+    assert!(loss.to_string().starts_with("read lock `part`: "), "{loss}");
+    let error = guard.unlock().await.expect_err("it is lost");
+    assert!(
+        error
+            .to_string()
+            .starts_with("the read hold of lock `part`"),
+        "{error}"
+    );
+    server.finish([client]).await;
 }

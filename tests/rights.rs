@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::{ConnectionFence, Error, Lock, LockClient, LockKind, Once, Script};
 use test_support::kinds::{KINDS, NESTED, count, holder, rob};
-use test_support::{Control, TestServer, eventually, ms, tokio};
+use test_support::{Control, Proxy, Scripted, TestServer, eventually, ms, tokio};
 
 /// The words of the n-th block of `docs/operations.md`.
 fn block(nth: usize) -> Vec<&'static str> {
@@ -949,13 +949,68 @@ async fn a_check_names_all_that_is_missing_at_once() {
     server.finish([]).await;
 }
 
+/// A server may refuse to a script what it grants by itself. The check changes nothing, whatever the lock is.
+#[tokio::test]
+async fn a_command_that_is_refused_to_scripts_alone_is_named_by_a_check() {
+    for kind in KINDS {
+        let server = TestServer::new();
+        let proxy = Proxy::start(server.port).await;
+        let client = LockClient::connect(&proxy.url()).await.expect("connected");
+        let lock = client.lock_of(kind, "a");
+        let guard = lock.lock().await.expect("free");
+        let mut control = server.control();
+        let mut state = || {
+            let keys = control.run(&["KEYS", "*"]);
+            let mut keys: Vec<_> = keys.split_whitespace().map(str::to_owned).collect();
+            keys.sort();
+            let mut dump = |key: &String| control.run(&["DUMP", key]);
+            keys.iter()
+                .map(|key| (key.clone(), dump(key)))
+                .collect::<Vec<_>>()
+        };
+        let before = state();
+        assert_eq!(lock.check().await.expect("asked"), [""; 0], "{kind}");
+        assert_eq!(state(), before, "{kind}");
+        proxy.script(|words| {
+            // What calls the commands that it is given.
+            let is_asked = words[0] == "EVAL" && words[1].contains("pcall(unpack(words))");
+            if !is_asked {
+                return Scripted::Pass;
+            }
+            let is_pttl = |nth: &usize| words[*nth] == "PTTL";
+            let mut answers = Vec::new();
+            let mut at = 4;
+            while let Some(count) = words.get(at).and_then(|word| word.parse::<usize>().ok()) {
+                answers.push(match is_pttl(&(at + 1)) {
+                    true => "'ERR This Redis command is not allowed from script'",
+                    false => "''",
+                });
+                at += count + 1;
+            }
+            Scripted::Answer(format!("return {{{}}}", answers.join(",")))
+        });
+        assert_eq!(lock.check().await.expect("asked"), ["+pttl"], "{kind}");
+        guard.unlock().await.expect("held");
+        client.close(ms(0)).await;
+        proxy.stop().await;
+        server.control().run(&["FLUSHALL"]);
+        server.finish([]).await;
+    }
+}
+
 /// `rename-command`, as hosted servers have it: not a right, but calls fail in the same way.
 #[tokio::test]
 async fn a_command_that_the_server_lacks_is_named_by_a_check_and_no_other_program_is_suspected() {
+    for command in ["del", "subscribe", "hlen", "time", "publish"] {
+        let server = TestServer::with(&["--rename-command", command, ""]);
+        let client = server.client().await;
+        let missing = client.check("a").await.expect("asked");
+        assert_eq!(missing, [format!("+{command}")]);
+        client.close(ms(0)).await;
+        server.finish([]).await;
+    }
     let server = TestServer::with(&["--rename-command", "PUBLISH", ""]);
     let client = server.client().await;
-    let missing = client.check("a").await.expect("asked");
-    assert_eq!(missing, ["+publish"]);
     let lock = client.lock("a").lease(ms(1_000));
     let guard = lock.lock().await.expect("free");
     let error = guard.unlock().await.expect_err("it publishes");

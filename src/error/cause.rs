@@ -170,7 +170,7 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
             "it lacks a command that the scripts of this lock call; `check` names it"
         }
         Some(RefusalKind::ScriptNotAccepted) => {
-            "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them"
+            "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them, or start Dragonfly with `--default_lua_flags=allow-undeclared-keys`"
         }
         Some(RefusalKind::NoOwner) => {
             "no node of its cluster has the slots that are needed; assign them, or try again after a failover"

@@ -165,8 +165,14 @@ fn redirect(text: &str) -> Option<RefusalKind> {
     }
 }
 
-/// Up to Redis 6.2 the name of the command is in backticks.
+/// Up to Redis 6.2 the name of the command is in backticks. Alibaba Cloud says `ERR command eval not support for normal
+/// user`.
 fn unknown_command(text: &str) -> Option<RefusalKind> {
+    if let Some(rest) = text.strip_prefix("ERR command ")
+        && let Some((name, _)) = rest.split_once(" not support")
+    {
+        return Some(RefusalKind::UnknownCommand(name.to_uppercase()));
+    }
     let rest = text.strip_prefix("ERR unknown command ")?;
     let name = rest.split(['\'', '`']).nth(1)?;
     Some(RefusalKind::UnknownCommand(name.to_owned()))
@@ -269,7 +275,7 @@ static KINDS: [(&str, RefusalKind); 25] = [
 
 /// What servers say of a script that has begun, or that they read before they run it, in the words of any version. In a
 /// slot that moves key by key a key is *non local* that this node does not have.
-static IN_SCRIPTS: [(&str, RefusalKind); 4] = [
+static IN_SCRIPTS: [(&str, RefusalKind); 5] = [
     (
         "command called from",
         RefusalKind::UnknownCommandInScript(Denied::Unnamed),
@@ -279,7 +285,12 @@ static IN_SCRIPTS: [(&str, RefusalKind); 4] = [
         RefusalKind::UnknownCommandInScript(Denied::Unnamed),
     ),
     ("attempted to access a non local key", TryAgain),
+    // Alibaba Cloud, and Dragonfly.
     ("bad lua script", RefusalKind::ScriptNotAccepted),
+    (
+        "tried accessing undeclared key",
+        RefusalKind::ScriptNotAccepted,
+    ),
 ];
 
 #[cfg(test)]

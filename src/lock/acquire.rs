@@ -443,7 +443,7 @@ impl AcquirePermit {
                 Acquired::OwnRead => return self.own_read(context),
                 Acquired::Lost => {
                     let rejected = self.untaken(Untaken::OuterGone);
-                    return Err(rejection(&entry, rejected));
+                    return Err(rejection(&entry, self.permit.owner, rejected));
                 }
                 Acquired::NotALock(found) => {
                     self.untaken(Untaken::NotExecuted);
@@ -499,7 +499,7 @@ impl AcquirePermit {
     fn own_read(&mut self, context: &mut AcquireContext) -> Result<Attempt, Error> {
         self.untaken(Untaken::OwnRead);
         match std::mem::replace(&mut context.has_found_own_read, true) {
-            true => Err(rejection(&self.entry, Rejected::OwnRead)),
+            true => Err(rejection(&self.entry, self.permit.owner, Rejected::OwnRead)),
             false => Ok(Attempt::TakenOver),
         }
     }
@@ -560,7 +560,7 @@ impl AcquirePermit {
         match taken {
             Ok(taken) => Ok(Some(taken)),
             Err(Rejected::TakenOver) => Ok(None),
-            Err(rejected) => Err(rejection(entry, rejected)),
+            Err(rejected) => Err(rejection(entry, self.permit.owner, rejected)),
         }
     }
 

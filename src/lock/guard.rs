@@ -138,7 +138,7 @@ impl<K> LockGuard<K> {
         self.not_lost()?;
         let span = span!("run", lock = %self.name(), owner = %self.owner(), kind = self.kind().unless_plain());
         let ended = until(self.lost(), span.as_deref(), || body(self.handle())).await;
-        let value = ended.map_err(|reason| Error::lost(self.name(), reason))?;
+        let value = ended.map_err(|reason| self.lost_by(reason))?;
         let released = match self.not_lost() {
             Ok(()) => self.unlock().await,
             lost => lost,

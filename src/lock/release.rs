@@ -82,9 +82,9 @@ impl OpenHold {
                 let unlocked = unlocked(&entry, self.owner, outcome);
                 entry.locks.driven.drive(job, unlocked).await
             }
-            Err(reason) => Err(Error::lost(lock, reason)),
+            Err(reason) => Err(entry.lost(self.owner, reason)),
             Ok(None) => Err(match status.and_then(|status| status.ending()) {
-                Some(Ending::Lost(reason)) => Error::lost(lock, reason),
+                Some(Ending::Lost(reason)) => entry.lost(self.owner, reason),
                 Some(Ending::Released) | None => {
                     Error::not_held(lock, &shared.client_id, self.owner.thread.0)
                 }
@@ -97,13 +97,15 @@ impl OpenHold {
 /// owner before it, such as a nested acquire.
 async fn unlocked(entry: &Arc<Entry>, owner: OwnerKey, mut outcome: Outcome) -> Result<(), Error> {
     let shared = entry.shared();
-    let ended = |outcome: Result<Result<(), Error>, _>| {
+    let ended = |outcome: Result<Result<Result<(), LossReason>, Error>, _>| {
         // Its job is gone, with its runtime.
         let gone = |_: RecvError| match shared.is_closed() {
             true => Error::Closed,
             false => Error::NoRuntime,
         };
-        outcome.map_err(gone)?
+        outcome
+            .map_err(gone)??
+            .map_err(|reason| entry.lost(owner, reason))
     };
     let mut since = shared.clock.now();
     loop {

@@ -133,7 +133,7 @@ impl Waiter {
             core.note_reconnects(now, owner, reconnects, out);
             admission
         });
-        admission.map_err(|rejected| rejection(&self.entry, rejected))
+        admission.map_err(|rejected| rejection(&self.entry, owner, rejected))
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>, is_free: bool) {
@@ -251,13 +251,13 @@ fn field(entry: &Entry, owner: &Owner) -> Arc<str> {
     }
 }
 
-pub(super) fn rejection(entry: &Entry, rejected: Rejected) -> Error {
+pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> Error {
     let lock = entry.name.given();
     let late = |text| entry.route().late(Operation::Acquiring, text);
     match rejected {
         Rejected::Closed => Error::Closed,
         Rejected::NoRuntime => Error::NoRuntime,
-        Rejected::Lost(reason) => Error::lost(lock, reason),
+        Rejected::Lost(reason) => entry.lost(owner, reason),
         Rejected::TooDeep(depth) => Error::TooDeep {
             lock: lock.to_string(),
             depth,

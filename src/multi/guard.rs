@@ -13,6 +13,7 @@ use futures_util::future::join_all;
 use crate::core::LossReason;
 use crate::error::Error;
 use crate::hold_handle::{HoldHandle, HoldState, Lost};
+use crate::kind::LockKind;
 use crate::lock::LockGuard;
 
 /// Several locks that are held together. Release them with [`unlock`](Self::unlock), or drop the guard to release them
@@ -272,6 +273,7 @@ impl MultiHold {
     fn note(&self, hold: &HoldHandle, reason: LossReason) -> MemberLoss {
         let loss = || MemberLoss {
             lock: hold.name().to_owned(),
+            kind: hold.kind(),
             reason,
         };
         self.loss.get_or_init(loss).clone()
@@ -301,19 +303,27 @@ impl fmt::Debug for MultiHold {
 pub struct MemberLoss {
     /// The name of the lock, without the key prefix.
     pub lock: String,
+    /// The kind of the lock; of a read-write lock the part whose hold was lost.
+    pub kind: LockKind,
     /// What ended its hold.
     pub reason: LossReason,
 }
 
 impl MemberLoss {
     pub(super) fn error(&self) -> Error {
-        Error::lost(&self.lock, self.reason)
+        Error::lost(&self.lock, self.kind, self.reason)
     }
 }
 
 impl fmt::Display for MemberLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "lock `{}`: {}", self.lock, self.reason)
+        write!(
+            f,
+            "{}lock `{}`: {}",
+            self.kind.part(),
+            self.lock,
+            self.reason
+        )
     }
 }
 

@@ -292,7 +292,7 @@ async fn settle(
     }
     for (nth, guard) in held() {
         if let HoldState::Lost(reason) = guard.state() {
-            return Err((nth, Error::lost(guard.name(), reason)));
+            return Err((nth, guard.lost_by(reason)));
         }
     }
     Ok(())

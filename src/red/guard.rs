@@ -88,7 +88,7 @@ impl RedGuard {
         let _ = ballot.state();
         let guards = ballot.end(Ending::Released);
         if let Some(Ending::Lost(reason)) = ballot.ending() {
-            return Err(Error::lost(home.name(), reason));
+            return Err(Error::lost(home.name(), home.kind(), reason));
         }
         let unlocks = guards.into_iter().map(|guard| async {
             let name = Arc::clone(guard.entry.name.given());
@@ -142,7 +142,7 @@ impl RedGuard {
     /// An error if the quorum is lost.
     pub(crate) fn not_lost(&self) -> Result<(), Error> {
         match self.hold.state() {
-            HoldState::Lost(reason) => Err(Error::lost(self.home.name(), reason)),
+            HoldState::Lost(reason) => Err(Error::lost(self.home.name(), self.home.kind(), reason)),
             _ => Ok(()),
         }
     }
@@ -364,12 +364,13 @@ mod tests {
     use test_support::tokio;
 
     use super::*;
+    use crate::kind::LockKind;
 
     /// What the others of a quorum answered counts in every order: two of three that had lost the lock are a loss, whatever
     /// the third says.
     #[tokio::test]
     async fn a_loss_is_reported_if_the_servers_without_one_are_no_quorum() {
-        const LOST: fn() -> Error = || Error::lost("red", LossReason::Gone);
+        const LOST: fn() -> Error = || Error::lost("red", LockKind::Plain, LossReason::Gone);
         const FAILED: fn() -> Error = || Error::Closed;
         let orders = [
             [0, 1, 2],

@@ -250,6 +250,22 @@ const APPENDS: &str = "local may = redis.pcall('lrem', KEYS[1], 0, ARGV[1])\n\
     if type(appended) == 'number' then redis.call('lrem', KEYS[1], -1, ARGV[1]) end\n\
     return appended";
 
+/// Calls one command after the other, and returns what each was refused with.
+const CALLS: &str = "local refused, at = {}, 1\n\
+    while at <= #ARGV do\n\
+    local words = {}\n\
+    for nth = 1, tonumber(ARGV[at]) do words[nth] = ARGV[at + nth] end\n\
+    at = at + #words + 1\n\
+    local answer = redis.pcall(unpack(words))\n\
+    refused[#refused + 1] = type(answer) == 'table' and answer.err or ''\n\
+    end\n\
+    return refused";
+
+/// What no script calls, and most servers refuse to scripts.
+const OUTSIDE_OF_SCRIPTS: [&str; 10] = [
+    "EVAL", "EVALSHA", "PING", "CLIENT", "INFO", "SELECT", "WAIT", "ROLE", "CLUSTER", "ASKING",
+];
+
 /// The permissions that are asked for by a script.
 const BY_SCRIPT: [&str; 2] = ["+incr", "+rpush"];
 
@@ -287,7 +303,44 @@ impl Asked<'_> {
         for (question, answer) in questions.iter().zip(answers) {
             self.note(question.permission, answer)?;
         }
+        self.in_a_script(&questions).await
+    }
+
+    /// Asks once more for what scripts call, in a script: a server may refuse it there alone.
+    async fn in_a_script(&mut self, asked: &[Question]) -> Result<(), Error> {
+        let called = asked.iter().filter(|question| {
+            !OUTSIDE_OF_SCRIPTS.contains(&question.name)
+                && !BY_SCRIPT.contains(&question.permission)
+        });
+        let called: Vec<_> = called.collect();
+        let mut args = vec![Arg::Fixed(CALLS), Arg::Number(1), text(self.lock.key())];
+        for question in &called {
+            args.push(Arg::Number(question.args.len() as i64 + 1));
+            args.push(Arg::Fixed(question.name));
+            args.extend(question.args.iter().cloned());
+        }
+        let (connection, _task) = self.open().await?;
+        let answer = connection.command("EVAL", &args, self.settings.command_timeout);
+        let answers = match answer.await {
+            Ok(Reply::List(answers)) => answers,
+            // Without EVAL there is nothing to ask, and that is found by itself.
+            Err(problem) if !problem.is_about_the_command() => return Err(self.failed(problem)),
+            _ => return Ok(()),
+        };
+        for (question, answer) in called.iter().zip(answers) {
+            if let Reply::Text(error) = &answer
+                && let RefusalKind::UnknownCommandInScript(_) = RefusalKind::read(error)
+            {
+                self.note_command(question.permission);
+            }
+        }
         Ok(())
+    }
+
+    fn note_command(&mut self, permission: &'static str) {
+        if !self.commands.contains(&permission) {
+            self.commands.push(permission);
+        }
     }
 
     /// Asks for a change of the channels. After a refusal the answers of a connection are out of step, so each has a
@@ -362,11 +415,7 @@ impl Asked<'_> {
             (Denied::Key, "+del") | (Denied::Channel, "+publish" | "+spublish") => {}
             (Denied::Key, permission) => self.note_key(permission),
             (Denied::Channel, _) => self.is_channel_missing = true,
-            (_, permission) => {
-                if !self.commands.contains(&permission) {
-                    self.commands.push(permission);
-                }
-            }
+            (_, permission) => self.note_command(permission),
         }
         Ok(())
     }

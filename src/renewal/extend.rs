@@ -26,8 +26,8 @@ pub(crate) async fn extend(
     check_lease("lease", lease)?;
     let shared = entry.shared();
     let lost = || match status.ending() {
-        Some(Ending::Lost(reason)) => Error::lost(entry.name.given(), reason),
-        Some(Ending::Released) | None => Error::lost(entry.name.given(), LossReason::Gone),
+        Some(Ending::Lost(reason)) => entry.lost(owner, reason),
+        Some(Ending::Released) | None => entry.lost(owner, LossReason::Gone),
     };
     if shared.is_closed() {
         return Err(Error::Closed);

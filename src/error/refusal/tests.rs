@@ -187,6 +187,14 @@ fn what_a_script_may_not_call_or_reach_here_is_known_in_the_words_of_each_versio
             ScriptNotAccepted,
         ),
         (
+            "ERR Error running script (call to f00): @user_script:3: script tried accessing undeclared key",
+            ScriptNotAccepted,
+        ),
+        (
+            "ERR command eval not support for normal user",
+            UnknownCommand("EVAL".to_owned()),
+        ),
+        (
             "ERR Script attempted to access a non local key in a cluster node script: f00, on @user_script:3.",
             TryAgain,
         ),
