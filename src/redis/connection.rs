@@ -48,6 +48,7 @@ pub(super) enum Connection {
 impl Connection {
     /// Connects within the command timeout. The connection lives as long as its task.
     pub(super) async fn open(settings: &Settings) -> Result<(Self, Task), ConnectionError> {
+        settings.check_port()?;
         let (connection, task) = match &settings.target {
             Target::Server(server) => {
                 let opened = Multiplexed::open(server, settings.command_timeout);

@@ -310,6 +310,27 @@ impl Settings {
         }
     }
 
+    /// Refuses a server that was announced without a port.
+    pub(super) fn check_port(&self) -> Result<(), ConnectionError> {
+        let is_missing = match &self.target {
+            Target::Server(server) => server
+                .config
+                .server
+                .hosts()
+                .iter()
+                .any(|host| host.port == 0),
+            #[cfg(feature = "test-util")]
+            Target::Custom(_) => false,
+        };
+        match is_missing && self.expected.announced_by().is_some() {
+            false => Ok(()),
+            true => Err(ConnectionError::unusable(
+                RefusalKind::NoPort,
+                "a node without a port for connections like these, with TLS or without, is announced so",
+            )),
+        }
+    }
+
     /// The same without what a user may lack the permission for.
     pub(super) fn for_questions(&self) -> Self {
         let settings = self.with_server(|server| server.config.database = None);
@@ -393,13 +414,7 @@ impl Server {
             ServerConfig::Unix { path } => Ok(Place::Unix(path)),
             ServerConfig::Centralized { server } => {
                 let host = server.host.trim_start_matches('[').trim_end_matches(']');
-                match server.port {
-                    0 => Err(ConnectionError::unusable(
-                        RefusalKind::NoPort,
-                        "a node without a port for connections like these, with TLS or without, is announced so",
-                    )),
-                    port => Ok(Place::Tcp(host, port)),
-                }
+                Ok(Place::Tcp(host, server.port))
             }
             _ => Err(ConnectionError::Lost(
                 "it is not the address of one server".to_owned(),

@@ -33,9 +33,9 @@ impl Channels {
     pub(in crate::redis) async fn open(
         settings: &Settings,
     ) -> Result<(Self, Task), ConnectionError> {
+        settings.check_port()?;
         match &settings.target {
             Target::Server(server) => {
-                server.place()?;
                 let client = server.client()?;
                 let task = init(&client, settings.command_timeout).await?;
                 if let Some(name) = &settings.client_name {

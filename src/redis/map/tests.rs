@@ -293,7 +293,7 @@ async fn a_route_without_a_server_is_waited_for_until_the_limit() {
     let map = map();
     let (start, limit) = (Instant::now(), NO_OWNER * 9 / 2);
     let missing = map.ready(5, 0, start + limit).await;
-    assert!(matches!(missing, Err(SendError::NotSent(_))));
+    assert!(matches!(missing, Err(SendError::NotAccepted(_))));
     assert_eq!(start.elapsed().as_millis(), limit.as_millis());
     let is_asked_for = map.context.outdated.notified().now_or_never();
     assert!(is_asked_for.is_some());
