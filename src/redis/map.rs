@@ -31,7 +31,7 @@ use super::slots::Named;
 use crate::runtime::{Throttle, event, isolated};
 
 use registry::{Outcome, Registry};
-pub(super) use values::{NOWHERE, Table};
+pub(super) use values::Table;
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.

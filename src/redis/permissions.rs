@@ -306,7 +306,7 @@ impl Asked<'_> {
         self.in_a_script(&questions).await
     }
 
-    /// Asks once more for what scripts call, in a script: a server may refuse it there alone.
+    /// Asks again for what scripts call, in a script: a server may refuse it there alone.
     async fn in_a_script(&mut self, asked: &[Question]) -> Result<(), Error> {
         let called = asked.iter().filter(|question| {
             !OUTSIDE_OF_SCRIPTS.contains(&question.name)

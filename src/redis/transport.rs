@@ -197,6 +197,14 @@ impl ConnectionError {
         )
     }
 
+    /// No node of a cluster has the slots that are needed.
+    pub(super) fn no_owner() -> Self {
+        Self::unusable(
+            RefusalKind::NoOwner,
+            "the nodes that answer report no owner",
+        )
+    }
+
     /// Reads an error message of a server.
     pub fn refused(text: impl Into<String>) -> Self {
         let text = text.into();

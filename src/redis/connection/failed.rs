@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Cause, Error, Operation, RefusalKind, tls_problem};
-use crate::redis::map::NOWHERE;
 use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
 
@@ -57,8 +56,7 @@ impl Failed {
         let mut attempts = self.attempts.iter();
         let about = attempts.position(|(_, problem)| has_answered(problem));
         if self.attempts.is_empty() {
-            let nowhere = ConnectionError::unusable(RefusalKind::NoOwner, NOWHERE);
-            self.add(Arc::clone(&settings.address), nowhere);
+            self.add(Arc::clone(&settings.address), ConnectionError::no_owner());
         }
         let (server, problem) = self.attempts.remove(about.unwrap_or(0));
         let tls = settings.uses_tls();

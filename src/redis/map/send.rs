@@ -8,22 +8,19 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::Map;
-use super::values::{NOWHERE, Received, RoutedLink, not_reached};
+use super::values::{Received, RoutedLink, not_reached};
 use crate::error::RefusalKind::{Ask, Known, Moved};
-use crate::error::{Cause, RefusalKind, RefusedKind};
+use crate::error::{Cause, RefusedKind};
 use crate::redis::address::Address;
 use crate::redis::call::Call;
 use crate::redis::link::{Limit, SendError};
 use crate::redis::node::Node;
+use crate::redis::transport::ConnectionError;
 
 impl Map {
     /// Why nothing is sent on a route that no server has.
     pub(in crate::redis) fn no_owner(&self) -> Box<Cause> {
-        Cause::refused(
-            &self.settings.address,
-            RefusalKind::NoOwner,
-            NOWHERE.to_owned(),
-        )
+        ConnectionError::no_owner().into_cause(&self.settings.address)
     }
 
     /// Waits until `limit` for a connection to the server of a route.

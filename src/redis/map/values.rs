@@ -89,9 +89,6 @@ pub(crate) struct Nodes {
     pub(crate) failovers: u64,
 }
 
-/// What is said of routes without a server.
-pub(in crate::redis) const NOWHERE: &str = "the nodes that answer report no owner";
-
 /// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
 /// address leads to the wrong server.
 pub(super) fn not_reached(mut cause: Box<Cause>) -> SendError {
