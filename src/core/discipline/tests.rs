@@ -564,3 +564,22 @@ fn an_owner_that_is_told_and_asks_keeps_its_place() {
     fixture.step(|core, now, out| core.note_change(now, Some(B), out));
     assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
 }
+
+/// Its place is older than its time to ask, and an owner that waits beside it has been told nothing.
+#[test]
+fn an_owner_that_is_told_after_a_long_wait_has_as_long_to_ask() {
+    let mut fixture = Fixture::fair();
+    fixture.queued_up(A);
+    fixture.queued_up(B);
+    fixture.now = fixture.now + RULES.command_timeout * 20;
+    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
+    let limit = fixture.now + RULES.command_timeout * 2;
+    fixture.now = limit - Duration::from_millis(1);
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
+    fixture.now = limit;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(B, job), (0, true));
+    assert!(fixture.has_place(A));
+}

@@ -452,3 +452,23 @@ fn an_attempt_to_read_that_is_not_polled_keeps_no_writer_waiting() {
     assert!(fixture.out.woken.contains(&writer));
     fixture.permit(writer);
 }
+
+/// It is looked at when it has begun, whichever owners hold the lock before.
+#[test]
+fn a_report_before_the_answer_is_kept_beside_other_readers() {
+    for begins_first in [false, true] {
+        let mut fixture = Fixture::read_write();
+        let call = |fixture: &mut Fixture| {
+            let waiter = fixture.call(read(B), Order::Immediate);
+            fixture.permit(waiter)
+        };
+        let begun = begins_first.then(|| call(&mut fixture));
+        for owner in [A, C] {
+            fixture.lock(read(owner));
+        }
+        let permit = begun.unwrap_or_else(|| call(&mut fixture));
+        assert!(fixture.core.note_report(), "two are held");
+        fixture.is_taken(&permit).expect("wanted");
+        assert!(fixture.out.is_reported, "{begins_first}");
+    }
+}
