@@ -1,12 +1,17 @@
 //! The feature `tls-rustls` on real servers: whom a client trusts, as whom it comes, and what it says when that fails.
 
 use std::error::Error as _;
+use std::future::IntoFuture as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use redisson_lock::{Error, LockClient, LockClientBuilder, Tls};
+use redisson_lock::{Error, LockClient, LockClientBuilder, Script, Tls};
 use serde_json::json;
 use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms, test, tokio};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 #[path = "tls/certificates.rs"]
 mod certificates;
@@ -479,6 +484,67 @@ async fn nodes_of_a_cluster_found_by_ip_are_checked_against_the_host_or_the_name
     }
     let by_ip = connect(tls, &format!("rediss-cluster://127.0.0.1:{port}")).await;
     assert_eq!(refused(by_ip).0, WRONG_NAME);
+}
+
+/// More than fits into the sockets is written while the server reads nothing; what is left then is with rustls.
+#[tokio::test]
+async fn a_large_write_behind_a_full_socket_arrives_by_tls() {
+    const SIZE: usize = 24 << 20;
+    let (server, authority, _folder) = server_for(&["localhost"], NOW);
+    let to = server.tls_port.expect("started with one");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a free port");
+    let port = listener.local_addr().expect("bound").port();
+    let is_held_back = Arc::new(AtomicBool::new(false));
+    let held_back = Arc::clone(&is_held_back);
+    let proxy = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect(("127.0.0.1", to)).await;
+            let (mut from_server, mut to_server) = server.expect("it listens").into_split();
+            let (mut from_client, mut to_client) = client.into_split();
+            connections.spawn(async move {
+                _ = tokio::io::copy(&mut from_server, &mut to_client).await;
+            });
+            let held_back = Arc::clone(&held_back);
+            connections.spawn(async move {
+                let mut buffer = vec![0; 1 << 16];
+                while let Ok(read @ 1..) = from_client.read(&mut buffer).await {
+                    if to_server.write_all(&buffer[..read]).await.is_err() {
+                        return;
+                    }
+                    while held_back.load(Ordering::SeqCst) {
+                        tokio::time::sleep(ms(1)).await;
+                    }
+                }
+            });
+        }
+    });
+    let tls = Tls::new().ca(authority.pem());
+    let client = connect(tls, &format!("rediss://localhost:{port}")).await;
+    let client = client.expect("connected");
+    let guard = client.lock("stock:42").lock().await.expect("free");
+    let script = Script::new("return #ARGV[1]").expect("it is whole");
+    // The server learns the script.
+    guard.eval(&script, &["n"], &["x"]).await.expect("held");
+    for stop in [ms(0), ms(200), ms(50)] {
+        is_held_back.store(true, Ordering::SeqCst);
+        let value = "x".repeat(SIZE);
+        let write = guard.eval(&script, &["n"], &[value.as_str()]);
+        let let_go = async {
+            tokio::time::sleep(stop).await;
+            is_held_back.store(false, Ordering::SeqCst);
+        };
+        let (written, ()) = tokio::join!(write.into_future(), let_go);
+        assert_eq!(
+            written.expect("held").as_int(),
+            Some(SIZE as i64),
+            "{stop:?}"
+        );
+    }
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+    proxy.abort();
 }
 
 #[tokio::test]

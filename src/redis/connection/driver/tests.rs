@@ -53,6 +53,58 @@ impl AsyncWrite for Counted {
     }
 }
 
+/// One end of a pipe behind a buffer, as rustls has one: it accepts more than the pipe does, and passes that on when it
+/// is flushed.
+struct Buffered {
+    stream: DuplexStream,
+    held: Vec<u8>,
+}
+
+impl Buffered {
+    fn pass_on(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.held.is_empty() {
+            let written = Pin::new(&mut self.stream).poll_write(context, &self.held);
+            self.held.drain(..ready!(written)?);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncRead for Buffered {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Buffered {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        if self.held.len() >= BUFFER {
+            ready!(self.pass_on(context))?;
+        }
+        let accepted = bytes.len().min(BUFFER - self.held.len());
+        self.held.extend_from_slice(&bytes[..accepted]);
+        Poll::Ready(Ok(accepted))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pass_on(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+const BUFFER: usize = PING_LENGTH * 3;
+
 struct Fixture {
     shared: Arc<Shared>,
     server: DuplexStream,
@@ -64,12 +116,24 @@ impl Fixture {
     /// A connection whose pipe holds this many bytes.
     fn new(capacity: usize) -> Self {
         let (stream, server) = duplex(capacity);
-        let (shared, writes) = (Arc::new(Shared::default()), Arc::default());
+        let writes = Arc::default();
         let counted = Counted {
             stream,
             writes: Arc::clone(&writes),
         };
-        let task = tokio::spawn(drive(Box::new(counted), Arc::clone(&shared)));
+        Self::over(Box::new(counted), server, writes)
+    }
+
+    /// The same, with a buffer before the pipe.
+    fn buffered(capacity: usize) -> Self {
+        let (stream, server) = duplex(capacity);
+        let held = Vec::new();
+        Self::over(Box::new(Buffered { stream, held }), server, Arc::default())
+    }
+
+    fn over(stream: Box<dyn Stream>, server: DuplexStream, writes: Arc<AtomicUsize>) -> Self {
+        let shared = Arc::new(Shared::default());
+        let task = tokio::spawn(drive(stream, Arc::clone(&shared)));
         Self {
             shared,
             server,
@@ -221,6 +285,47 @@ async fn a_socket_that_is_full_is_not_tried_by_every_caller() {
     assert_eq!(fixture.writes.load(Ordering::Relaxed), before + 2);
     fixture.read(100).await;
     drop(replies);
+}
+
+#[tokio::test]
+async fn a_socket_that_was_full_is_written_to_by_callers_again() {
+    let mut fixture = Fixture::new(PING_LENGTH * 8);
+    fixture.pong().await;
+    let replies: Vec<_> = (0..100).map(|_| fixture.ping()).collect();
+    fixture.read(100).await;
+    fixture.answers(&b"+PONG\r\n".repeat(100)).await;
+    for reply in replies {
+        assert!(matches!(reply.await, Ok(Ok(_))));
+    }
+    fixture.pong().await;
+    let before = fixture.writes.load(Ordering::Relaxed);
+    let replies = [fixture.ping(), fixture.ping(), fixture.ping()];
+    // The first alone, and the other two together.
+    assert_eq!(fixture.writes.load(Ordering::Relaxed), before + 2);
+    drop(replies);
+}
+
+/// All that is accepted arrives, although no command comes after it: a lone one, those that fill the buffer, and those that
+/// wait for the buffer.
+#[tokio::test]
+async fn what_a_stream_holds_behind_a_full_socket_is_flushed() {
+    for pings in [1, 2, 3, 4, 7, 64] {
+        for capacity in [1, PING_LENGTH, PING_LENGTH * 3 / 2, BUFFER] {
+            let mut fixture = Fixture::buffered(capacity);
+            fixture.pong().await;
+            let replies: Vec<_> = (0..pings).map(|_| fixture.ping()).collect();
+            // The tasks have their turns, and find the socket full.
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            fixture.read(pings).await;
+            fixture.answers(&b"+PONG\r\n".repeat(pings)).await;
+            for reply in replies {
+                assert!(matches!(reply.await, Ok(Ok(_))), "{pings} {capacity}");
+            }
+            fixture.pong().await;
+        }
+    }
 }
 
 /// The task that has handed it over goes on without yielding.
