@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::kinds::delete;
+use test_support::kinds::{KINDS, delete};
 use test_support::{Control, Events, Proxy, TestServer, eventually, ms, tokio, within};
 use tracing::Level;
 
@@ -116,6 +116,72 @@ async fn a_change_between_an_acquire_and_its_answer_is_noticed() {
     );
     drop(guard);
     server.finish([client]).await;
+}
+
+/// The other reader is looked at meanwhile, and finds its own loss.
+#[tokio::test]
+async fn a_change_before_an_answer_is_noticed_beside_another_reader() {
+    let server = TestServer::new();
+    let client = patient(&server).await;
+    let mut control = server.control();
+    let read = || client.rw_lock("a").read().owned_by(&client.owner());
+    let other = read().lock().await.expect("no writer");
+    let lock = read();
+    type Locking<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, Error>> + 'a>>;
+    let mut call: Locking<'_> = Box::pin(async { lock.lock().await });
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut context).is_pending());
+    // Both fields, and how the lock is held.
+    eventually("it has executed", ms(5_000), || {
+        control.number(&["HLEN", "a"]) == 3
+    })
+    .await;
+    delete(&mut control, "a");
+    let reason = lost(&other, "deleted before the answer was read").await;
+    assert_eq!(reason, LossReason::Gone);
+    let guard = call.await.expect("its answer says so");
+    let reason = lost(&guard, "deleted before the answer was read").await;
+    assert_eq!(reason, LossReason::Gone);
+    drop((other, guard));
+    server.finish([client]).await;
+}
+
+/// A connection does not report its own writes to itself: that would cost a look each time.
+#[tokio::test]
+async fn what_a_client_changes_itself_is_not_looked_at() {
+    let mut costs = Vec::new();
+    for tracking in [false, true] {
+        let server = TestServer::new();
+        let set = |builder: redisson_lock::LockClientBuilder| {
+            builder
+                .tracking(tracking)
+                .connections(1)
+                .watchdog_timeout(ms(1_500))
+        };
+        let client = server.client_with(set).await;
+        let mut control = server.control();
+        for kind in KINDS {
+            let before = scripts(&mut control) - client.stats().renewed_total as i64;
+            let lock = client.lock_of(kind, format!("{kind}").replace(' ', "-"));
+            let guard = lock.lock().await.expect("free");
+            let renewals = || client.stats().renewed_total;
+            let begun = renewals();
+            eventually("renewals", ms(5_000), || renewals() >= begun + 2).await;
+            guard.unlock().await.expect("held");
+            let guard = lock.lease(ms(60_000)).lock().await.expect("free");
+            guard.extend(ms(90_000)).await.expect("held");
+            // Without NOLOOP each of these is a report of its own.
+            tokio::time::sleep(ms(100)).await;
+            guard.unlock().await.expect("held");
+            let calls = scripts(&mut control) - client.stats().renewed_total as i64 - before;
+            costs.push((kind, tracking, calls));
+        }
+        server.finish([client]).await;
+    }
+    let (without, with) = costs.split_at(KINDS.len());
+    for ((kind, _, without), (_, _, with)) in without.iter().zip(with) {
+        assert_eq!(with, without, "{kind}: beside its renewals");
+    }
 }
 
 #[tokio::test]
@@ -282,6 +348,17 @@ async fn more_changes_than_can_be_looked_at_are_left_to_the_renewals() {
     control.run(&["DEL", "7"]);
     assert_eq!(settled(&mut control).await - before - 1, looks, "it pauses");
     assert_eq!(guards[7].state(), HoldState::Held);
+    assert_eq!(
+        events.count(Level::WARN, "faster than they can be looked at"),
+        1
+    );
+    // A new connection may have missed reports, pause or not: what was dropped is looked at with all others.
+    control.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    control.run(&["DEL", "7", "2400"]);
+    for nth in [7, 2_400] {
+        let reason = lost(&guards[nth], "behind a flood of changes").await;
+        assert_eq!(reason, LossReason::Gone);
+    }
     assert_eq!(
         events.count(Level::WARN, "faster than they can be looked at"),
         1

@@ -240,6 +240,22 @@ mod tests {
         assert_eq!(start.elapsed(), AGAIN_AFTER);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn looks_that_fail_one_after_the_other_put_none_off_and_each_is_repeated_once() {
+        let reports = Reports::new(1);
+        let start = Instant::now();
+        reports.add_again("a");
+        tokio::time::advance(AGAIN_AFTER / 2).await;
+        reports.add_again("b");
+        let changed = reports.next().await;
+        assert_eq!((changed.keys.len(), start.elapsed()), (2, AGAIN_AFTER));
+        reports.add_again("c");
+        let changed = reports.next().await;
+        assert_eq!((changed.keys.len(), start.elapsed()), (1, AGAIN_AFTER * 2));
+        let more = tokio::time::timeout(AGAIN_AFTER * 10, reports.next()).await;
+        assert!(more.is_err(), "{more:?}");
+    }
+
     #[tokio::test]
     async fn a_server_that_reports_without_end_fills_no_memory() {
         let reports = Reports::new(2);
@@ -248,5 +264,9 @@ mod tests {
         }
         let changed = reports.next().await;
         assert_eq!((changed.keys.len(), changed.lanes.len()), (0, 2));
+        // Afterwards they are remembered one by one again.
+        reports.add("a");
+        let changed = reports.next().await;
+        assert!(changed.keys.contains("a") && changed.lanes.is_empty());
     }
 }
