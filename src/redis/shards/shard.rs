@@ -318,7 +318,7 @@ const ELSEWHERE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {
-    use test_support::{Server, eventually, tokio};
+    use test_support::{Server, eventually, stalls, tokio};
 
     use super::*;
     use crate::redis::address::Address;
@@ -443,6 +443,31 @@ mod tests {
         tokio::select! {
             () = task.run() => unreachable!("it goes on"),
             () = is_lost => {}
+        }
+    }
+
+    /// The longest pause is a second: nine of them without one that served would take four.
+    #[tokio::test]
+    async fn a_connection_that_served_is_replaced_after_the_shortest_pause_each_time() {
+        let server = Server::start();
+        let (task, mut control) = (task(server.port), server.control());
+        let (work, limit) = (Arc::clone(&task.work), TIME_LIMIT * 4);
+        let kill = ["CLIENT", "KILL", "TYPE", "pubsub"];
+        let losses = async {
+            let start = std::time::Instant::now();
+            for nth in 0..9 {
+                let what = format!("loss {nth}");
+                work.order(|orders| orders.subscribe(name("stock")));
+                eventually(&what, limit, || control.number(&kill) > 0).await;
+                eventually(&what, limit, || !work.orders.lock().lost.is_empty()).await;
+                work.orders.lock().lost.clear();
+            }
+            let took = start.elapsed();
+            assert!(took < TIME_LIMIT + stalls(start), "{took:?}");
+        };
+        tokio::select! {
+            () = task.run() => unreachable!("it goes on"),
+            () = losses => {}
         }
     }
 
