@@ -440,24 +440,45 @@ fn a_guard_of_several_locks_keeps_all_their_clients() {
     let servers = [Server::start(), Server::start(), Server::start()];
     let counts = |key| servers.each_ref().map(|server| server.control().count(key));
 
-    let clients: Vec<_> = servers.iter().map(client).collect();
-    let multi = MultiLock::new(clients.iter().map(|client| client.lock("multi"))).expect("three");
-    let guard = multi.lock().expect("free");
-    drop((multi, clients));
-    assert_eq!(guard.lost_within(ms(50)).expect("waited"), None);
-    assert_eq!(counts("multi"), [1; 3]);
-    drop(guard);
-    assert_eq!(counts("multi"), [0; 3], "the last handles have waited");
-
-    let clients: Vec<_> = servers.iter().map(client).collect();
-    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
-    let guard = red.lock().expect("free");
-    until("all have it", || guard.servers() == 3);
-    drop((red, clients));
-    assert_eq!(guard.lost_within(ms(50)).expect("waited"), None);
-    assert_eq!(guard.servers(), 3);
-    drop(guard);
-    assert_eq!(counts("red"), [0; 3], "the last handles have waited");
+    type Set<L> = fn(L, &LockClient) -> L;
+    let ways: [Set<MultiLock>; 3] = [
+        |multi, _| multi,
+        |multi, _| multi.lease(LONG),
+        |multi, client| multi.owned_by(&client.owner()),
+    ];
+    for (nth, way) in ways.into_iter().enumerate() {
+        let clients: Vec<_> = servers.iter().map(client).collect();
+        let multi = MultiLock::new(clients.iter().map(|client| client.lock("multi")));
+        let multi = way(multi.expect("three"), &clients[0]);
+        drop(clients);
+        let guard = multi.lock().expect("free");
+        drop(multi);
+        assert_eq!(guard.lost_within(ms(50)).expect("waited"), None, "{nth}");
+        assert_eq!(counts("multi"), [1; 3], "{nth}");
+        drop(guard);
+        let left = counts("multi");
+        assert_eq!(left, [0; 3], "{nth}: the last handles have waited");
+    }
+    let ways: [Set<RedLock>; 4] = [
+        |red, _| red,
+        |red, _| red.lease(LONG),
+        |red, _| red.member_timeout(ms(900)),
+        |red, client| red.owned_by(&client.owner()),
+    ];
+    for (nth, way) in ways.into_iter().enumerate() {
+        let clients: Vec<_> = servers.iter().map(client).collect();
+        let red = RedLock::new(clients.iter().map(|client| client.lock("red")));
+        let red = way(red.expect("three"), &clients[0]);
+        drop(clients);
+        let guard = red.lock().expect("free");
+        until("all have it", || guard.servers() == 3);
+        drop(red);
+        assert_eq!(guard.lost_within(ms(50)).expect("waited"), None, "{nth}");
+        assert_eq!(guard.servers(), 3, "{nth}");
+        drop(guard);
+        let left = counts("red");
+        assert_eq!(left, [0; 3], "{nth}: the last handles have waited");
+    }
 }
 
 #[test]

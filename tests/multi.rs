@@ -397,6 +397,71 @@ async fn the_first_loss_is_the_loss_and_names_its_lock() {
     servers.finish().await;
 }
 
+const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// Whichever of three it is that ends first or is lost.
+#[tokio::test]
+async fn what_is_known_of_all_is_what_is_known_of_the_worst() {
+    let server = TestServer::new();
+    let client = server.client().await;
+    let mut control = server.control();
+    let lock = |name| client.lock(name).lease(ms(5_000));
+    for worst in NAMES {
+        let members = NAMES.map(|name| match name == worst {
+            true => lock(name),
+            false => client.lock(name),
+        });
+        let multi = MultiLock::new(members).expect("three locks");
+        let guard = multi.lock().await.expect("free");
+        assert!(guard.valid_until() <= Instant::now() + ms(5_000), "{worst}");
+        control.run(&["DEL", worst]);
+        let loss = within(ms(3_000), guard.lost()).await.expect(worst);
+        assert_eq!((&*loss.lock, loss.reason), (worst, LossReason::Gone));
+        assert_eq!(guard.state(), HoldState::Lost(LossReason::Gone));
+        let unlocked = guard.unlock().await;
+        assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+    }
+    let multi = MultiLock::new(NAMES.map(lock)).expect("three locks");
+    let guard = multi.lock().await.expect("free");
+    guard.extend(ms(60_000)).await.expect("held");
+    for name in NAMES {
+        assert!(control.pttl(name) > 30_000, "{name}");
+    }
+    guard.unlock().await.expect("held");
+    drop(multi);
+    server.finish([client]).await;
+}
+
+/// One server has no answer, and at the other the lock has been taken away.
+#[tokio::test]
+async fn an_unlock_that_finds_a_loss_reports_it_beside_a_server_without_an_answer() {
+    for silent in [0, 1] {
+        let servers = [TestServer::new(), TestServer::new()];
+        let mut clients = Vec::new();
+        for server in &servers {
+            // It is not to hear of the loss before.
+            let set = |b: LockClientBuilder| b.tracking(false).command_timeout(ms(500));
+            clients.push(server.client_with(set).await);
+        }
+        let members = [clients[0].lock("a"), clients[1].lock("b")];
+        let guard = MultiLock::new(members).expect("two locks").lock().await;
+        let guard = guard.expect("free");
+        let lost = ["b", "a"][silent];
+        servers[1 - silent].control().run(&["DEL", lost]);
+        servers[silent].pause();
+        match guard.unlock().await {
+            Err(error @ Error::Lost { .. }) => assert_eq!(error.lock(), Some(lost)),
+            other => panic!("{other:?}"),
+        }
+        servers[silent].resume();
+        let [one, two] = servers;
+        let two_client = clients.pop().expect("two");
+        let one_client = clients.pop().expect("two");
+        two.finish([two_client, one_client]).await;
+        one.finish([]).await;
+    }
+}
+
 #[tokio::test]
 async fn bodies_run_with_all_locks_and_a_leader_leads_again_after_a_loss() {
     let servers = Servers::new().await;
