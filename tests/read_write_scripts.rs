@@ -1294,6 +1294,15 @@ fn a_count_without_keys_costs_a_bounded_number_of_commands() {
     control.run(&["SET", &hold_key("k", "you:1", 1), "1", "EX", "400"]);
     assert_eq!(run(control, READ_ENDS), "1");
     assert_eq!(units(control.pttl("k")), 40, "all keys were read");
+    // Of those that are not read one may last longer than those that are.
+    for (call, answer) in [(READ_ENDS, "1"), (Call(FORCE_UNLOCK, &forced), "2")] {
+        control.run(&["FLUSHALL"]);
+        control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "1001"]);
+        control.run(&["EXPIRE", "k", "900"]);
+        control.run(&["SET", &hold_key("k", "you:1", 1001), "1", "EX", "400"]);
+        assert_eq!(run(control, call), answer, "{:?}", call.1);
+        assert_eq!(units(control.pttl("k")), 90, "{:?}", call.1);
+    }
 }
 
 /// However many holds there are inside, one more costs the same.
