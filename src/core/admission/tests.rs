@@ -367,6 +367,40 @@ fn the_watchdog_asks_for_what_it_renews_and_warns_once() {
     }
 }
 
+/// The warning is of one outage, and not of a hold.
+#[test]
+fn a_renewal_that_is_overdue_again_is_said_again() {
+    let mut fixture = Fixture::new();
+    fixture.lock(A);
+    let mut warnings = Vec::new();
+    for (secs, is_answered) in [
+        (10, false),
+        (20, true),
+        (39, false),
+        (40, false),
+        (41, false),
+    ] {
+        fixture.at(secs);
+        let request = fixture.step(|core, now, out| core.timer_fired(now, A, out));
+        let is = |event: &&Event| matches!(event, Event::RenewalOverdue { .. });
+        warnings.push(fixture.out.events.iter().filter(is).count());
+        let Some(request) = request else { continue };
+        let (asked, sent_at) = (request.asked, fixture.now);
+        let outcome = match is_answered {
+            true => RenewOutcome::Held {
+                sent_at,
+                asked,
+                acknowledged: 0,
+            },
+            false => RenewOutcome::Unknown,
+        };
+        fixture.step(|core, now, out| {
+            core.renewed(now, A, request.generation, outcome, out);
+        });
+    }
+    assert_eq!(warnings, [0, 1, 0, 1, 0]);
+}
+
 #[test]
 fn a_fixed_lease_is_looked_at_and_never_renewed() {
     let mut fixture = Fixture::new();

@@ -174,3 +174,21 @@ fn a_release_alone_waits_no_longer_for_an_acquire_that_is_not_polled() {
     let (_, job) = fixture.out.jobs[0];
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
+
+/// Its owner has had the lock for long: its time begins with the acquire.
+#[test]
+fn an_acquire_that_begins_late_has_as_long_as_any() {
+    let mut fixture = Fixture::new();
+    let outer = fixture.lock(A);
+    fixture.now = fixture.now + TIMEOUT * 5;
+    let nested = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(nested);
+    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    let limit = fixture.now + TIMEOUT * 2;
+    fixture.now = limit - Duration::from_millis(1);
+    fixture.step(|core, now, out| core.tick(now, out));
+    assert!(fixture.core.is_attempting(&permit));
+    fixture.now = limit;
+    fixture.step(|core, now, out| core.tick(now, out));
+    assert!(!fixture.core.is_attempting(&permit));
+}
