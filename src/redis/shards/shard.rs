@@ -454,7 +454,7 @@ mod tests {
         let (work, limit) = (Arc::clone(&task.work), TIME_LIMIT * 4);
         let kill = ["CLIENT", "KILL", "TYPE", "pubsub"];
         let losses = async {
-            let start = std::time::Instant::now();
+            let start = Instant::now().into_std();
             for nth in 0..9 {
                 let what = format!("loss {nth}");
                 work.order(|orders| orders.subscribe(name("stock")));
