@@ -401,7 +401,7 @@ async fn of_a_hundred_locks_the_three_that_were_harmed_are_told_and_the_rest_liv
     server.finish([client]).await;
 }
 
-/// A hundred locks are one call, also behind the first hundred.
+/// A hundred locks are one call, and those that come after a hundred share calls too.
 #[tokio::test]
 async fn renewals_that_fall_due_together_share_their_calls() {
     const LOCKS: u64 = 450;
