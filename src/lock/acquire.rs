@@ -179,7 +179,7 @@ async fn acquire(
     context: &mut AcquireContext,
     waiter: &mut Option<Waiter>,
 ) -> Result<TryLock<Taken>, Error> {
-    let entry = &request.entry;
+    let (entry, deadline) = (&request.entry, request.wait.deadline());
     // Before it queues: as the first in the queue it would keep others from the lock while a connection is opened.
     context.prepare(entry).await?;
     let waiter = waiter.get_or_insert_with(|| request.waiter());
@@ -187,11 +187,8 @@ async fn acquire(
     loop {
         // Not bound to a name, under which every later wait would keep room for it.
         let permit = match match &mut context.confirming {
-            None => waiter.next(request.wait.deadline()).await?,
-            Some(confirming) => {
-                let next = confirming.next(waiter, request.wait.deadline());
-                Box::pin(next).await?
-            }
+            None => waiter.next(deadline).await?,
+            Some(confirming) => Box::pin(confirming.next(waiter, deadline)).await?,
         } {
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
@@ -232,8 +229,7 @@ async fn acquire(
         match waking.longest_wait(entry.shared(), entry.name.kind(), left) {
             Some(longest) => {
                 let again = Instant::now() + longest;
-                let limit = request.wait.deadline();
-                let limit = limit.map_or(again, |limit| limit.min(again));
+                let limit = deadline.map_or(again, |limit| limit.min(again));
                 waiter.until_retry(waking.listening(), seen, limit).await;
             }
             None => {
@@ -245,7 +241,6 @@ async fn acquire(
                 }
             }
         }
-        let deadline = request.wait.deadline();
         if deadline.is_some_and(|limit| limit <= Instant::now()) {
             return context.not_in_time(request, Some(waiter));
         }
