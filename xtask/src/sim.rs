@@ -40,6 +40,7 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
             ["--topology", "cluster"] => {
                 test = match test {
                     OF_MULTI_LOCKS => OF_MULTI_LOCKS_IN_CLUSTER,
+                    OF_READ_WRITE_LOCKS => OF_READ_WRITE_LOCKS_IN_CLUSTER,
                     _ => IN_CLUSTER,
                 };
                 continue;
@@ -57,7 +58,10 @@ fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
                 continue;
             }
             ["--kind", "read-write"] => {
-                test = OF_READ_WRITE_LOCKS;
+                test = match test {
+                    IN_CLUSTER => OF_READ_WRITE_LOCKS_IN_CLUSTER,
+                    _ => OF_READ_WRITE_LOCKS,
+                };
                 continue;
             }
             ["--kind", "string"] => {
@@ -96,6 +100,8 @@ const OF_FENCED_LOCKS: &str = "schedules::every_schedule_of_fenced_locks_keeps_t
 const OF_FAIR_LOCKS: &str = "schedules::every_schedule_of_fair_locks_keeps_the_promises";
 const OF_READ_WRITE_LOCKS: &str =
     "schedules::every_schedule_of_read_write_locks_keeps_the_promises";
+const OF_READ_WRITE_LOCKS_IN_CLUSTER: &str =
+    "schedules::every_schedule_of_read_write_locks_in_a_cluster_keeps_the_promises";
 const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
 
 /// The same with locks of several kinds, of which some callers take two or three as one.

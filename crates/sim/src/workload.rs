@@ -17,8 +17,8 @@ mod world;
 pub use actors::ms;
 pub use java::{channel, parts_channel};
 pub use program::{
-    ClientPlan, Fault, Generation, Inspect, JavaReads, JavaStep, Program, Round, Several, Step,
-    TaskPlan, Until, Verb,
+    ClientPlan, Fault, Generation, Inspect, JavaReads, JavaStep, KeysMoved, Program, Round,
+    Several, Step, TaskPlan, Until, Verb,
 };
 pub use run::{Outcome, connect, limited, run, runtime};
 pub use shrink::shrink;

@@ -10,10 +10,10 @@ use super::rights::Rights;
 use redisson_lock::test_util::Reply;
 use value::{Hash, List, SortedSet, Value};
 
-/// A key on its way to another server.
+/// Keys on their way to another server.
 pub(super) struct Moved {
-    stored: Option<Stored>,
-    /// It has run out here since the observer last looked.
+    stored: BTreeMap<String, Stored>,
+    /// They have run out here since the observer last looked.
     expired: Vec<(String, String)>,
 }
 
@@ -175,18 +175,17 @@ impl Keyspace {
         self.keys.contains_key(key)
     }
 
-    /// Takes a key out as it is, for another server, with the news that it has run out.
-    pub(super) fn take(&mut self, key: &str) -> Moved {
-        let is_its = |(expired, _): &mut (String, String)| expired == key;
+    /// Takes keys out as they are, for another server, with the news of those that have run out.
+    pub(super) fn take(&mut self, goes: impl Fn(&str) -> bool) -> Moved {
+        let expired = |(key, _): &mut (String, String)| goes(key);
         Moved {
-            stored: self.keys.remove(key),
-            expired: self.expired.extract_if(.., is_its).collect(),
+            stored: self.keys.extract_if(.., |key, _| goes(key)).collect(),
+            expired: self.expired.extract_if(.., expired).collect(),
         }
     }
 
-    pub(super) fn put(&mut self, key: &str, moved: Moved) {
-        self.keys
-            .extend(moved.stored.map(|stored| (key.to_owned(), stored)));
+    pub(super) fn put(&mut self, moved: Moved) {
+        self.keys.extend(moved.stored);
         self.expired.extend(moved.expired);
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use redisson_lock::test_util;
+use redisson_lock::test_util::{self, Reply};
 use redisson_lock_test::sim::{Executed, Keyspace};
 use tokio::time::Instant;
 
@@ -42,6 +42,14 @@ struct Shared {
 }
 
 const WRITES: &str = ":write";
+
+/// It changes nothing, and is sent again with the keys that it names.
+fn wants_keys(executed: &Executed) -> bool {
+    let Ok(Reply::List(items)) = &executed.reply else {
+        return false;
+    };
+    matches!(items.first(), Some(Reply::Number(-7)))
+}
 
 impl Shared {
     fn read(keyspace: &Keyspace, key: &str) -> Self {
@@ -239,7 +247,7 @@ impl Change<'_> {
             }
             _ => {}
         }
-        if self.executed.reply.is_err() {
+        if self.executed.reply.is_err() || wants_keys(self.executed) {
             return None;
         }
         let after = self.after;

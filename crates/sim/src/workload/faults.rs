@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::actors::ms;
-use super::program::{Fault, LOCKS};
+use super::program::{Fault, KeysMoved, LOCKS};
 use super::world::World;
 
 /// Has every fault happen, each at its moment from now on.
@@ -37,9 +37,11 @@ pub(crate) async fn happen(
             Moment::Allowed(client, right) => happening.world.deny(client, right, false),
             Moment::Lagged(client) => happening.world.lag(client),
             // The slot may be on its way by another fault.
-            Moment::KeyMoves(nth, _) | Moment::Moved(nth, ..)
+            Moment::KeysMove(nth, ..) | Moment::Moved(nth, ..)
                 if happening.refused.contains(&nth) => {}
-            Moment::KeyMoves(_, lock) => happening.world.move_key(LOCKS[lock]),
+            Moment::KeysMove(_, lock, keys) => {
+                happening.world.move_keys(LOCKS[lock], |key| keys.has(key));
+            }
             Moment::Moved(_, lock, gossip) => happening.world.end_move(LOCKS[lock], gossip),
             Moment::CutOff(node) => _ = happening.world.cut_replica_off(node),
         }
@@ -68,6 +70,7 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
                 ms: time,
                 gossip_ms,
                 new_epoch,
+                keys,
                 ..
             } => {
                 let gossip = Gossip {
@@ -76,7 +79,7 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
                 };
                 // In this order where they are at the same moment.
                 moments.push((at, Moment::Begins(nth, fault)));
-                moments.push((at + time / 2, Moment::KeyMoves(nth, lock)));
+                moments.push((at + time / 2, Moment::KeysMove(nth, lock, keys)));
                 moments.push((at + time, Moment::Moved(nth, lock, gossip)));
                 continue;
             }
@@ -218,8 +221,8 @@ enum Moment {
     NoLongerSlow,
     Allowed(usize, &'static str),
     Lagged(usize),
-    /// The key of a slot that moves.
-    KeyMoves(usize, usize),
+    /// Keys of a slot that moves.
+    KeysMove(usize, usize, KeysMoved),
     /// The slot of this lock has moved.
     Moved(usize, usize, Gossip),
     /// The replica of this node gets nothing any more.

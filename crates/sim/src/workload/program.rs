@@ -1,6 +1,7 @@
 //! What happens in one simulated run, as plain data: it can be rolled from a seed, printed, and cut
 //! down.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use redisson_lock::LockKind;
@@ -337,6 +338,8 @@ pub enum Fault {
         lock: usize,
         to: usize,
         ms: u64,
+        /// Which of the slot's keys have moved after half of it.
+        keys: KeysMoved,
         /// The other nodes have heard of it by then.
         gossip_ms: u64,
         new_epoch: bool,
@@ -384,7 +387,35 @@ pub(crate) fn kind_of(kinds: [LockKind; LOCKS.len()], lock: usize) -> LockKind {
 impl Fault {
     /// A slot that moves, of which everybody hears immediately. No call fails because of it.
     fn is_smooth(&self) -> bool {
-        matches!(self, Self::Move { gossip_ms: 0, .. })
+        matches!(
+            self,
+            Self::Move {
+                gossip_ms: 0,
+                keys: KeysMoved::All,
+                ..
+            }
+        )
+    }
+}
+
+/// Some of the keys of a slot.
+#[derive(Debug, Clone, Copy)]
+pub enum KeysMoved {
+    All,
+    /// Each second one, by this number another half.
+    Half(u64),
+}
+
+impl KeysMoved {
+    pub(crate) fn has(self, key: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Half(number) => {
+                let mut hasher = DefaultHasher::new();
+                (number, key).hash(&mut hasher);
+                hasher.finish().is_multiple_of(2)
+            }
+        }
     }
 }
 

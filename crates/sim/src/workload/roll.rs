@@ -6,8 +6,8 @@ use redisson_lock::test_util::core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{
-    ClientPlan, Fault, Inspect, JavaReads, JavaStep, LOCKS, Program, Round, SINGLE, Step, TaskPlan,
-    Until, Verb, kind_of,
+    ClientPlan, Fault, Inspect, JavaReads, JavaStep, KeysMoved, LOCKS, Program, Round, SINGLE,
+    Step, TaskPlan, Until, Verb, kind_of,
 };
 
 impl Program {
@@ -268,7 +268,20 @@ impl Fault {
             lock: rng.usize(0..SINGLE),
             to: rng.usize(0..NODES),
             ms: [0, 30, 1_500, 4_000][rng.usize(0..4)],
+            keys: KeysMoved::All,
             gossip_ms: 0,
+            new_epoch: rng.bool(),
+        }
+    }
+
+    /// The keys of a slot move, some of them before the others.
+    pub(super) fn half_moved(rng: &mut Rng) -> Self {
+        Self::Move {
+            lock: rng.usize(0..SINGLE),
+            to: rng.usize(0..NODES),
+            ms: [30, 200, 1_500, 4_000][rng.usize(0..4)],
+            keys: KeysMoved::Half(rng.u64(..)),
+            gossip_ms: [0, 0, 50, 900][rng.usize(0..4)],
             new_epoch: rng.bool(),
         }
     }
@@ -279,6 +292,7 @@ impl Fault {
                 lock: rng.usize(0..SINGLE),
                 to: rng.usize(0..NODES),
                 ms: [0, 0, 30, 1_500][rng.usize(0..4)],
+                keys: KeysMoved::Half(rng.u64(..)),
                 gossip_ms: [0, 0, 50, 900][rng.usize(0..4)],
                 new_epoch: rng.bool(),
             },

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use redisson_lock::LockKind;
 
 use super::program::{
-    Generation, JavaReads, JavaStep, LOCKS, Program, READS, Step, Until, Verb, kind_of,
+    Fault, Generation, JavaReads, JavaStep, LOCKS, Program, READS, Step, Until, Verb, kind_of,
 };
 
 impl Program {
@@ -28,6 +28,21 @@ impl Program {
             for step in &mut round.java {
                 change_of_java(step, kinds, rng);
             }
+        }
+        program
+    }
+
+    /// The same in a cluster, whose slots move key by key. Without Java, whose scripts take a read hold for over whose
+    /// key is at another node.
+    pub fn roll_read_write_in_cluster(seed: u64) -> Self {
+        let mut program = Self::roll_read_write(seed);
+        program.cluster = true;
+        let mut rng = Rng::with_seed(!seed);
+        for round in &mut program.rounds {
+            round.java.clear();
+            let moves = 0..rng.usize(0..=3);
+            let moves = moves.map(|_| (rng.u64(0..3_000), Fault::half_moved(&mut rng)));
+            round.faults.extend(moves);
         }
         program
     }

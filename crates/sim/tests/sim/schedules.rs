@@ -60,6 +60,20 @@ fn every_schedule_of_read_write_locks_keeps_the_promises() {
     every(Program::roll_read_write, owners_are_beside_each_other);
 }
 
+/// Of the keys of a slot that moves, some are at one node and some at another for a while.
+#[test]
+fn every_schedule_of_read_write_locks_in_a_cluster_keeps_the_promises() {
+    every(Program::roll_read_write_in_cluster, |schedules, counts| {
+        let enough = schedules < 1_000 || counts.redirects >= schedules / 4;
+        assert!(
+            enough,
+            "{} redirections in {schedules} schedules",
+            counts.redirects
+        );
+        owners_are_beside_each_other(schedules, counts);
+    });
+}
+
 /// A lock that one owner has at a time would otherwise pass everything.
 fn owners_are_beside_each_other(schedules: u64, counts: &Counts) {
     let (beside, downgrades) = (counts.beside, counts.downgrades);

@@ -27,22 +27,23 @@ impl Server {
         may
     }
 
-    /// Moves the key of a slot that is moving.
-    pub fn move_key(&self, key: &str) {
+    /// Moves these keys of the slot of a key, if it is moving.
+    pub fn move_keys(&self, key: &str, which: impl Fn(&str) -> bool) {
         let state = self.state.lock();
         let moving = state.cluster.as_ref().and_then(|cluster| cluster.moving);
         if let (Some((slot, to)), Some(cluster)) = (moving, &state.cluster)
             && slot == test_util::slot_of(key)
         {
             let from = cluster.slots.owner(slot);
-            let moved = self.with_keyspace_of(from, |keyspace| keyspace.take(key));
-            self.with_keyspace_of(to, |keyspace| keyspace.put(key, moved));
+            let goes = |key: &str| slot == test_util::slot_of(key) && which(key);
+            let moved = self.with_keyspace_of(from, |keyspace| keyspace.take(goes));
+            self.with_keyspace_of(to, |keyspace| keyspace.put(moved));
         }
     }
 
     /// The slot has moved.
     pub fn end_move(&self, key: &str, gossip: Gossip) {
-        self.move_key(key);
+        self.move_keys(key, |_| true);
         let mut state = self.state.lock();
         if let Some(cluster) = &mut state.cluster
             && let Some((slot, to)) = cluster.moving
