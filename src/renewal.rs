@@ -231,13 +231,7 @@ async fn renew(batch: Batch) -> Vec<Batch> {
         }
         Err(failed) if items.len() > 1 && is_about_a_key(&failed.error) => {
             let other = items.split_off(items.len() / 2);
-            return vec![
-                Batch { items, limit },
-                Batch {
-                    items: other,
-                    limit,
-                },
-            ];
+            return [items, other].map(|items| Batch { items, limit }).into();
         }
         answer => {
             let problem = answer.err().map(|failed| failed.error);

@@ -223,7 +223,7 @@ fn acquire_takes_a_free_lock_in_its_turn() {
             "/ me:1 50 a:1 350 b:1 150",
             "1",
             "1",
-            "me:1 1 5 / a:1 300 b:1 100",
+            "me:1 1 5 / a:1 300 b:1 150",
         ),
         // A client that counts with shorter waits keeps its place.
         ("/ me:1 50 a:1 30", "1", "1", "me:1 1 5 / a:1 30"),

@@ -707,7 +707,7 @@ async fn a_connection_that_swallows_everything_is_replaced_within_the_command_ti
     server.finish([]).await;
 }
 
-/// There are a few milliseconds for it, which a loaded machine may not have at once.
+/// There are a few milliseconds for it, which a loaded machine may not have immediately.
 #[tokio::test]
 async fn a_silent_connection_is_replaced_within_a_short_command_timeout() {
     let server = TestServer::new();

@@ -69,10 +69,9 @@ impl Supervisor {
                 () = unwanted => Some(None),
                 successor = self.watch(&link, &mut task, &mut not_writable) => Some(successor),
             };
-            current.0.set(if successor.is_none() {
-                State::Stopped
-            } else {
-                State::Down(None)
+            current.0.set(match successor {
+                None => State::Stopped,
+                Some(_) => State::Down(None),
             });
             isolated(|| drop(_ended));
             task.end().await;

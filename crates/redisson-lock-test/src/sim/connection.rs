@@ -214,7 +214,7 @@ pub(super) enum Command {
     ClusterId,
     ClusterSlots,
     /// With what it brings back.
-    Ping(Option<Arc<str>>),
+    Ping(Arc<str>),
     Wait {
         replicas: i64,
         within: Duration,
@@ -239,8 +239,8 @@ impl Command {
             ("CLUSTER", [Arg::Fixed("MYID")]) => Self::ClusterId,
             ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
             ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::Without("client|setname"),
-            ("PING", []) => Self::Ping(None),
-            ("PING", [Arg::Text(nonce)]) => Self::Ping(Some(Arc::clone(nonce))),
+            ("PING", []) => Self::Ping("PONG".into()),
+            ("PING", [Arg::Text(nonce)]) => Self::Ping(Arc::clone(nonce)),
             ("WAIT", [Arg::Number(replicas), Arg::Number(ms)]) => Self::Wait {
                 replicas: *replicas,
                 within: Duration::from_millis(u64::try_from(*ms).expect("a time")),

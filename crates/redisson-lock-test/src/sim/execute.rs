@@ -108,10 +108,7 @@ impl Server {
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::Ping(nonce) => {
-                let text = nonce.as_deref().unwrap_or("PONG");
-                Ok(Reply::Text(text.to_owned()))
-            }
+            Command::Ping(text) => Ok(Reply::Text(text.to_string())),
             Command::Wait { .. } => Ok(Reply::Number(state.replicas.into())),
             Command::Info => {
                 let wire = &state.wires[&serial];
