@@ -432,6 +432,34 @@ async fn what_is_known_of_all_is_what_is_known_of_the_worst() {
     server.finish([client]).await;
 }
 
+#[tokio::test]
+async fn all_are_at_risk_while_one_of_them_is() {
+    for silent in [0, 1] {
+        let servers = [TestServer::new(), TestServer::new()];
+        let set = |builder: LockClientBuilder| {
+            let builder = builder.watchdog_timeout(ms(3_000));
+            builder.command_timeout(ms(250))
+        };
+        let [one, two] = [
+            servers[0].client_with(set).await,
+            servers[1].client_with(set).await,
+        ];
+        let multi = MultiLock::new([one.lock("a"), two.lock("b")]).expect("two locks");
+        let guard = multi.lock().await.expect("free");
+        servers[silent].pause();
+        let state = || guard.state() == HoldState::AtRisk;
+        eventually("at risk", ms(2_600), state).await;
+        servers[silent].resume();
+        let state = || guard.state() == HoldState::Held;
+        eventually("renewed", ms(900), state).await;
+        guard.unlock().await.expect("held all the time");
+        drop(multi);
+        let [first, second] = servers;
+        first.finish([one, two]).await;
+        second.finish([]).await;
+    }
+}
+
 /// One server has no answer, and at the other the lock has been taken away.
 #[tokio::test]
 async fn an_unlock_that_finds_a_loss_reports_it_beside_a_server_without_an_answer() {

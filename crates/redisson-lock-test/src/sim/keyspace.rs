@@ -178,8 +178,11 @@ impl Keyspace {
     /// Takes keys out as they are, for another server, with the news of those that have run out.
     pub(super) fn take(&mut self, goes: impl Fn(&str) -> bool) -> Moved {
         let expired = |(key, _): &mut (String, String)| goes(key);
+        let keys = std::mem::take(&mut self.keys).into_iter();
+        let (stored, stay) = keys.partition(|(key, _)| goes(key));
+        self.keys = stay;
         Moved {
-            stored: self.keys.extract_if(.., |key, _| goes(key)).collect(),
+            stored,
             expired: self.expired.extract_if(.., expired).collect(),
         }
     }
