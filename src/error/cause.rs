@@ -108,10 +108,15 @@ fn at(source: &Source) -> String {
     }
 }
 
+/// Whether an answer came, but too late.
+pub(super) fn is_late(source: &Source) -> bool {
+    cause(source).is_some_and(|cause| cause.is_late)
+}
+
 pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     let (redis, consequence) = (redis(source), while_doing.consequence());
     let lock = lock(source).map_or_else(String::new, |lock| format!(" lock `{lock}`"));
-    match cause(source).is_some_and(|cause| cause.is_late) {
+    match is_late(source) {
         false => {
             let announced = cause(source).and_then(|cause| cause.announced_by);
             let announced =

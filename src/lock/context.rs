@@ -92,8 +92,9 @@ impl AcquireContext {
         retries: impl FnOnce() -> Box<Retries>,
         error: Error,
     ) -> Result<(), Error> {
-        // The others of the client hear only of what says nothing about the lock.
-        if matches!(error, Error::NoAnswer { .. } | Error::Refused { .. }) {
+        // The others of the client hear only of what says nothing about the lock. A late answer is one.
+        let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
+        if says_nothing && !error.is_late() {
             entry.latest.failed();
         }
         self.has_found_busy = false;
