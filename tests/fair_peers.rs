@@ -68,7 +68,7 @@ impl Peers {
         self.control.number(&call)
     }
 
-    /// As Redisson before 3.13.3: 5 s after the first place.
+    /// As Redisson before 3.11.1: 5 s after the first place.
     fn queues_by_the_first(&mut self, owner: &str) -> i64 {
         let first = self.control.run(&["LINDEX", QUEUE, "0"]);
         let ends = self.ends(&first) + 5_000;

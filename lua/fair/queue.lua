@@ -55,7 +55,7 @@ end
 
 -- Removes owners with their waits, and makes room for a place that gets `longer`. The turns of those after it come later;
 -- of those after an owner that leaves earlier, by what its place has left, at most its wait. Places that end before stay,
--- and those that do not count from the one before (Redisson's up to 3.13.2 count from the first).
+-- and those that do not count from the one before (Redisson's before 3.11.1 count from the first).
 local function reorder(waits, now, prolonged, longer)
   local scores, ends = redis.call('zrange', timeouts, 0, -1, 'withscores'), {}
   for n = 1, #scores, 2 do ends[scores[n]] = tonumber(scores[n + 1]) end

@@ -92,7 +92,7 @@ impl AcquireContext {
         retries: impl FnOnce() -> Box<Retries>,
         error: Error,
     ) -> Result<(), Error> {
-        // The others of the client hear only of what says nothing about the lock. A late answer is one.
+        // The others of the client hear only of what says nothing about the lock. A late answer says who had it.
         let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
         if says_nothing && !error.is_late() {
             entry.latest.failed();
