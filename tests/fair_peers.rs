@@ -102,8 +102,8 @@ async fn a_waiter_beside_a_free_lock_looks_again_soon() {
     let before = control.calls("evalsha");
     let looked = || control.calls("evalsha") > before;
     eventually("it has looked", ms(5_000), looked).await;
-    peers.takes("1000");
     let start = Instant::now();
+    peers.takes("1000");
     let guard = waiting.await.expect("no panic").expect("its turn");
     let took = start.elapsed();
     assert!(took >= ms(900), "{took:?}: it has overtaken the holder");

@@ -78,6 +78,8 @@ fn a_call_from_elsewhere_waits_until_the_clients_runtime_is_driven() {
         .block_on(client.lock("held").owned_by(&owner).lock())
         .expect("free");
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    // Read before the driver begins to sleep: this thread may be scheduled later than that.
+    let start = Instant::now();
     let driver = std::thread::spawn(move || {
         std::thread::sleep(ms(COMMAND / 2));
         home.block_on(async { _ = stopped.await });
@@ -86,7 +88,6 @@ fn a_call_from_elsewhere_waits_until_the_clients_runtime_is_driven() {
     // No timers of its own.
     let away = Builder::new_current_thread().build().expect("runtime");
     away.block_on(async {
-        let start = Instant::now();
         let guard = client.lock("a").lock().await.expect("free");
         assert!(start.elapsed() >= ms(COMMAND / 2), "{:?}", start.elapsed());
         guard.unlock().await.expect("held");
