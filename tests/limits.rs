@@ -444,6 +444,39 @@ async fn an_answer_that_comes_after_the_limit_is_undone() {
     server.finish([]).await;
 }
 
+/// It says that the server is there: who is not sent meanwhile, because another caller of the client is, finds the lock
+/// busy.
+#[tokio::test]
+async fn an_answer_that_comes_too_late_is_no_outage_for_other_callers() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::connect(&proxy.url()).await.expect("connected");
+    let lock = client.lock("slow");
+    let held = lock.lock().await.expect("free");
+    // While it is there, so is what the client knows of the lock.
+    let handle = held.handle();
+    held.unlock().await.expect("held");
+    let owners = [(); 3].map(|()| client.owner());
+    let [late, asks, queues] = owners.each_ref().map(|owner| lock.owned_by(owner));
+    proxy.slow_down(ms(100));
+    let found = got(late.lease(ms(50)).try_lock().await);
+    assert!(is_outage(&found), "{found:?}");
+    let (asked, found) = tokio::join!(asks.try_lock_for(ms(5_000)), queues.try_lock_for(ms(50)));
+    let found = got(found);
+    assert!(is_busy(&found), "{found:?}");
+    asked
+        .expect("answered")
+        .expect("it is released")
+        .unlock()
+        .await
+        .expect("held");
+    proxy.slow_down(Duration::ZERO);
+    drop(handle);
+    client.close(ms(5_000)).await;
+    proxy.stop().await;
+    server.finish([]).await;
+}
+
 /// There is no replica, so that the question to them takes as long as it may.
 #[tokio::test]
 async fn replicas_are_waited_for_until_the_limit() {

@@ -89,8 +89,12 @@ impl Tenure {
             return Some(RenewalAsk::Check);
         }
         let lease = match self.behind {
-            // What a fixed lease was extended to may be lost as the hold itself may be.
-            true => Some(self.promised(now, rules)),
+            // What a lease was extended to may be lost as the hold itself may be, and a nested hold that has asked for a
+            // longer one may have ended since: the deadline that it has left is restored too.
+            true => Some(
+                self.promised(now, rules)
+                    .max(lease_for_deadline(self.deadline.since(now))),
+            ),
             false => self.renewal_lease(now, rules),
         };
         let lease = lease.max(self.unconfirmed_lease(now));

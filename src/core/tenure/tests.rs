@@ -217,6 +217,34 @@ fn nor_after_a_failover() {
     assert_eq!(reasons(&tenure.expire(end)), [LossReason::NotRenewed]);
 }
 
+/// A nested hold has raised the deadline and is gone: the server that takes over may have the shorter lease from before.
+#[test]
+fn a_failover_leaves_no_deadline_behind_the_servers() {
+    let until = local_deadline(NOW, secs(600));
+    let (mut tenure, holds) = tenure_of(&[WATCHDOG]);
+    let nested = LeasePolicy::Fixed { until, limit: None };
+    let mut ids = crate::core::values::Ids::default();
+    let inner = std::iter::repeat_with(|| ids.hold());
+    let inner = inner.skip(holds.len()).next().expect("endless");
+    tenure.add(inner, nested, NOW, secs(600), 0, &RULES);
+    assert_eq!(tenure.take_out(inner), Some(until));
+    let at = NOW + secs(1);
+    let Some(RenewalAsk::Extend(lease)) = tenure.recheck(at, &RULES) else {
+        panic!("it restores nothing");
+    };
+    assert!(local_deadline(at, lease) >= until, "{lease:?}");
+    // Without an answer it is asked for again; with one only the watchdog's lease is.
+    tenure.not_renewed(at, &RULES);
+    let (at, again) = (at + secs(2), tenure.begin_renewal(at + secs(2), &RULES));
+    let Some(asked @ RenewalAsk::Extend(lease)) = again else {
+        panic!("it restores nothing: {again:?}");
+    };
+    assert!(local_deadline(at, lease) >= until, "{lease:?}");
+    tenure.renewed(at, at, asked, 0, &RULES);
+    let asked = tenure.begin_renewal(at + secs(11), &RULES);
+    assert_eq!(asked, Some(RenewalAsk::Extend(LEASE)));
+}
+
 /// Its guard is in the hands of a caller, whatever becomes of the call that was first.
 #[test]
 fn a_nested_hold_is_renewed_beside_one_that_is_not_confirmed_and_after_it() {
