@@ -11,7 +11,7 @@ use crate::tools::EVERYTHING;
 use crate::{cargo, interop, sim, tools};
 
 /// How many simulated schedules on one server, and how many in a cluster.
-const SCHEDULES: &str = "2000";
+const SCHEDULES: &str = "1000";
 
 /// The unit tests of all members of the workspace.
 pub const UNITS: [&str; 4] = [EVERYTHING[0], EVERYTHING[1], "--lib", "--bins"];

@@ -54,7 +54,8 @@ pub(super) const FIRST: [Part; 10] = [
             "red_faults",
             "guarded_writes",
         ],
-    ),
+    )
+    .at_once("4"),
     Part::new(
         "clusters, and servers behind Sentinel",
         &[
