@@ -71,7 +71,7 @@ impl Lane {
             wanted: is_wanted,
         };
         let current = Arc::new(Current {
-            state: Mutex::new(State::Down(None)),
+            state: Mutex::new(State::Opening),
             changed: Notify::new(),
         });
         let lane = Self {
@@ -128,8 +128,11 @@ impl Lane {
             .unwrap_or_else(|_| Err(self.not_ready()))
     }
 
-    /// Why no script can be sent now, if none can.
+    /// Why no script can be sent now, if none can and that is no matter of a moment.
     pub(super) fn problem(&self) -> Option<SendError> {
+        if matches!(*self.current.state.lock(), State::Opening) {
+            return None;
+        }
         let now = self.current.now();
         now.map_or_else(|| Some(self.not_ready()), Result::err)
     }

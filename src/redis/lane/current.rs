@@ -95,7 +95,7 @@ impl Current {
     pub(super) fn now(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
             State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
-            State::Up(_) | State::Down(_) => None,
+            State::Opening | State::Up(_) | State::Down(_) => None,
             State::Stopped => Some(Err(SendError::Closed)),
             State::Gone => Some(Err(SendError::NoRuntime)),
         }
@@ -133,6 +133,8 @@ pub(super) struct LaneStats {
 }
 
 pub(super) enum State {
+    /// None was wanted until now, and opening one has not failed.
+    Opening,
     Up(Arc<Link>),
     /// There is no connection; with the reason if the server refused one.
     Down(Option<Box<Cause>>),

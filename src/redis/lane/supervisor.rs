@@ -258,7 +258,7 @@ impl Supervisor {
             let unwanted = is(self.wanted.clone(), false);
             tokio::select! {
                 biased;
-                () = unwanted => current.set(State::Down(None)),
+                () = unwanted => current.set(State::Opening),
                 connected = self.reconnect(successor.take(), current) => return connected,
             }
         }

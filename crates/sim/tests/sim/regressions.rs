@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockKind};
-use redisson_lock_test::sim::Latency;
+use redisson_lock_test::sim::{Gossip, Latency};
 use sim::workload::{
     ClientPlan, Fault, Program, Round, Step, TaskPlan, Until, Verb, World, connect, ms, run,
     runtime,
@@ -254,6 +254,48 @@ fn a_lease_that_was_extended_is_restored_after_a_failover() {
             assert_eq!(guard.state(), HoldState::Held);
         });
     }
+}
+
+/// A slot moves to a server to which there was no connection, and a call that does not wait comes while it is opened: it
+/// was told that the server is not to be reached.
+#[test]
+fn a_connection_that_is_being_opened_is_no_outage() {
+    let key = "app:stock";
+    runtime().block_on(async {
+        let latency = Latency {
+            least: 1,
+            usual: 1,
+            seldom: 1,
+            seldom_percent: 0,
+        };
+        let world = World::cluster(1, latency);
+        world.spawn();
+        let plan = ClientPlan::simple(true);
+        let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
+        let of = |owner| client.lock(key).owned_by(&client.owner_with_id(owner));
+        let held = of(-1).lock().await.expect("free");
+        // While it is there, so is what the client knows of the lock.
+        let handle = held.handle();
+        held.unlock().await.expect("held");
+        assert!((1..3).any(|node| world.begin_to_move(key, node)));
+        world.move_keys(key, |_| true);
+        let gossip = Gossip {
+            within: Duration::ZERO,
+            new_epoch: true,
+        };
+        world.end_move(key, gossip);
+        let (first, second) = (of(-1), of(-2));
+        let taking = begin(async move { first.lock().await }).await;
+        let (mut asked, mut busy) = (0, 0);
+        while !taking.is_finished() {
+            let found = second.try_lock().await.expect("no outage");
+            (asked, busy) = (asked + 1, busy + usize::from(found.is_none()));
+            tokio::time::sleep(ms(1)).await;
+        }
+        assert!(asked > 1 && asked == busy, "{busy} of {asked}");
+        drop(taking.await.expect("no panic").expect("free"));
+        drop(handle);
+    });
 }
 
 /// A call that waits for a lock, and is dropped at this moment if it has not got it.
