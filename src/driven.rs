@@ -1,12 +1,14 @@
 //! Jobs that a caller drives: the future of an unlock polls the job of its release in place, and that of a red lock the
-//! job of its round, so that an answer wakes one task and not two.
+//! job of its round, so that an answer wakes one task and not two. What the job says while it is polled wakes none: its
+//! caller looks for it in the same poll. tokio would poll the task once more, and wake another thread to share it with.
 //!
 //! Between two polls a job is kept here, and not in the caller's future. If the caller leaves, its job is spawned; if
 //! it does not poll its future for a quarter of a command timeout, the renewal task takes the job. So those who wait
 //! for a release have its outcome in time, and a caller that only waits for a slow server loses nothing by it.
 
 use std::pin::Pin;
-use std::task::Context;
+use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -51,15 +53,20 @@ impl Driven {
 
     /// Drives a job while a caller waits.
     pub(crate) async fn drive<T>(&self, job: Option<Job>, wait: impl Future<Output = T>) -> T {
+        if job.is_none() {
+            return wait.await;
+        }
         let mut driver = Driver {
             driven: self,
             first: job,
             kept: None,
         };
+        let caller = Arc::new(CallerWaker::default());
+        let waker = Waker::from(Arc::clone(&caller));
         let mut wait = std::pin::pin!(wait);
         std::future::poll_fn(|context| {
-            driver.poll(context);
-            wait.as_mut().poll(context)
+            caller.quietly(context.waker(), || driver.poll(context));
+            wait.as_mut().poll(&mut Context::from_waker(&waker))
         })
         .await
     }
@@ -137,6 +144,52 @@ impl Jobs {
     }
 }
 
+/// Wakes the caller of a job, unless it is just polling the job.
+#[derive(Default)]
+struct CallerWaker(Mutex<Caller>);
+
+#[derive(Default)]
+struct Caller {
+    waker: Option<Waker>,
+    polls_job: bool,
+}
+
+impl CallerWaker {
+    /// Polls the job. Its caller has to look afterwards for what was said meanwhile, here or on another thread.
+    fn quietly(&self, waker: &Waker, poll_job: impl FnOnce()) {
+        {
+            let mut caller = self.0.lock();
+            caller.polls_job = true;
+            if !caller
+                .waker
+                .as_ref()
+                .is_some_and(|known| known.will_wake(waker))
+            {
+                caller.waker = Some(waker.clone());
+            }
+        }
+        poll_job();
+        self.0.lock().polls_job = false;
+    }
+}
+
+impl Wake for CallerWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let waker = {
+            let caller = self.0.lock();
+            match caller.polls_job {
+                true => None,
+                false => caller.waker.clone(),
+            }
+        };
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// The caller that drives a job.
 struct Driver<'a> {
     driven: &'a Driven,
@@ -173,7 +226,8 @@ impl Drop for Driver<'_> {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
-    use std::task::{Poll, Waker};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Poll;
 
     use super::*;
     use test_support::{ms, tokio};
@@ -204,6 +258,51 @@ mod tests {
             .await
             .expect("it has ended");
         assert!(driven.jobs.lock().all.is_empty());
+    }
+
+    /// Counts how often a task is woken.
+    #[derive(Default)]
+    struct Wakes(AtomicUsize);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_job_says_while_it_is_polled_wakes_nobody_and_is_heard() {
+        let driven = driven();
+        let (job, end, is_over) = job();
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let mut context = Context::from_waker(&waker);
+        let mut caller = pin!(driven.drive(Some(job), is_over));
+        assert!(caller.as_mut().poll(&mut context).is_pending());
+        end.send(()).expect("it is there");
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "for the job");
+        assert!(caller.as_mut().poll(&mut context).is_ready());
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+    }
+
+    /// A job that the renewal task has taken, or one that says more than its end.
+    #[tokio::test(start_paused = true)]
+    async fn what_is_said_elsewhere_wakes_the_caller_that_polled_last() {
+        let driven = driven();
+        let (say, said) = oneshot::channel();
+        let job: Job = Box::pin(std::future::pending());
+        let mut caller = pin!(driven.drive(Some(job), said));
+        let wakes: [_; 2] = std::array::from_fn(|_| Arc::new(Wakes::default()));
+        for wakes in &wakes {
+            let waker = Waker::from(Arc::clone(wakes));
+            let mut context = Context::from_waker(&waker);
+            assert!(caller.as_mut().poll(&mut context).is_pending());
+        }
+        let said = std::thread::spawn(|| say.send(7));
+        said.join().expect("no panic").expect("it is heard");
+        let counts = wakes.map(|wakes| wakes.0.load(Ordering::Relaxed));
+        assert_eq!(counts, [0, 1]);
+        assert_eq!(caller.await, Ok(7));
     }
 
     #[tokio::test(start_paused = true)]
