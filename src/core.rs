@@ -313,7 +313,10 @@ impl LockCore {
         });
         if head_may_go_on {
             self.begin_turn(now, (after.lane, after.head), after.freed);
-            out.wake(after.head);
+            // A new head that is blocked would find out no more than that, and is woken when it is not any more.
+            if after.head_may_contend || after.freed {
+                out.wake(after.head);
+            }
         }
         if after.is_open && !before.is_some_and(|before| before.is_open) {
             out.woken.extend(self.queue.call_all(after.lane));

@@ -141,6 +141,17 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
+    /// The keys that are not less than that one, in their order.
+    pub(crate) fn keys_from(&self, from: K) -> impl Iterator<Item = &K> {
+        let (one, many) = match &self.0 {
+            Inner::Empty => (None, None),
+            Inner::One(one, _) => (Some(one).filter(|one| **one >= from), None),
+            Inner::Many(many) => (None, Some(many.range(from..))),
+        };
+        one.into_iter()
+            .chain(many.into_iter().flatten().map(|(key, _)| key))
+    }
+
     /// In the order of the keys.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         let (one, many) = match &self.0 {

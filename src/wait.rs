@@ -45,6 +45,9 @@ struct ByName {
     wanted: BTreeSet<Arc<str>>,
     /// Those without a user, by the time when the last one left.
     idle: BTreeSet<(Instant, Arc<str>)>,
+    /// When the subscriber looks for those. It stays when one of them is used again: the next comes soon, and need not wake
+    /// the subscriber.
+    looks_at: Option<Instant>,
 }
 
 struct Channel {
@@ -208,9 +211,11 @@ impl Subscriptions {
         unwanted
     }
 
+    /// When the first subscription is over that nobody uses: its subscriber sleeps until then, or until it is notified.
     pub(crate) fn next_unwanted(&self) -> Option<Instant> {
-        let channels = self.channels.lock();
-        channels.idle.first().map(|(since, _)| *since + LINGER)
+        let mut channels = self.channels.lock();
+        channels.looks_at = channels.idle.first().map(|(since, _)| *since + LINGER);
+        channels.looks_at
     }
 
     /// The server confirmed the subscription. Every waiter attempts again: a message may have been
@@ -339,7 +344,10 @@ impl Drop for Listener {
             let now = Instant::now();
             channel.idle_since = Some(now);
             channels.idle.insert((now, Arc::clone(&self.name)));
-            self.subscriptions.changed.notify_one();
+            if channels.looks_at.is_none() {
+                channels.looks_at = Some(now + LINGER);
+                self.subscriptions.changed.notify_one();
+            }
         }
     }
 }

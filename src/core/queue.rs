@@ -2,6 +2,7 @@
 //!
 //! Nothing in here looks through all waiters. A waiter that may be able to go on is woken by its id.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -307,9 +308,15 @@ impl Queue {
         was
     }
 
-    /// The first waiter that queues in this lane.
+    /// The first waiter that queues in this lane. Every step asks several times, so the first of all is looked at before
+    /// any other is searched for.
     pub(super) fn head(&self, lane: Lane) -> Option<WaiterId> {
-        self.first_in(lane, WaiterId(0))
+        let (first, id) = *self.queued.first()?;
+        match first.cmp(&lane) {
+            Ordering::Less => self.first_in(lane, WaiterId(0)),
+            Ordering::Equal => Some(id),
+            Ordering::Greater => None,
+        }
     }
 
     /// The first from there on, of the same lane.
@@ -325,20 +332,26 @@ impl Queue {
 
     /// Whether other calls of this owner than that one want the lock too.
     pub(super) fn has_others(&self, owner: OwnerKey, id: WaiterId) -> bool {
-        // In one of these sets the call itself may be the first: there the next one counts.
-        let others = [None, Some(Order::Immediate), Some(Order::Queued)].map(|behind| {
-            let first = self.first_owned(Owned::first(owner, behind))?;
-            let after = WaiterId(first.0 + u64::from(first == id));
-            self.first_owned(Owned::new(owner, behind, after))
-        });
-        others.into_iter().flatten().next().is_some()
+        // Its calls are side by side, so one of the first two is another one.
+        let from = Owned::first(owner, None);
+        let mut own = self
+            .owned
+            .keys_from(from)
+            .take_while(|own| own.thread == from.thread);
+        own.any(|own| own.id != id)
     }
 
     /// The first of those that wait for an operation of this owner.
     pub(super) fn first_behind(&self, owner: OwnerKey) -> Option<WaiterId> {
-        let behind = [Order::Immediate, Order::Queued];
-        let firsts = behind.map(|order| self.first_owned(Owned::first(owner, Some(order))));
-        firsts.into_iter().flatten().min()
+        let from = Owned::first(owner, Some(Order::Immediate));
+        let first = self.owned.first_from(from)?;
+        if first.thread != from.thread {
+            return None;
+        }
+        // Those that do not queue stand first, whenever they came.
+        let queued = (first.behind == from.behind)
+            .then(|| self.first_owned(Owned::first(owner, Some(Order::Queued))));
+        queued.flatten().into_iter().chain([first.id]).min()
     }
 
     /// The first waiter of this owner that is not behind another one. None of them is making an attempt

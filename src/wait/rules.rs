@@ -30,8 +30,17 @@ async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() 
     drop(second);
     assert!(is_ready(subscriptions.changed()), "it lingers from here on");
     assert_eq!(subscriptions.next_unwanted(), Some(Instant::now() + LINGER));
-    let _again = subscribe(&subscriptions, &channel());
+    let again = subscribe(&subscriptions, &channel());
+    drop(again);
+    assert!(
+        !is_ready(subscriptions.changed()),
+        "the subscriber looks at it in time"
+    );
+    let again = subscribe(&subscriptions, &channel());
     assert_eq!(subscriptions.next_unwanted(), None, "it is used again");
+    drop(again);
+    assert!(is_ready(subscriptions.changed()), "nothing else is due");
+    assert_eq!(subscriptions.next_unwanted(), Some(Instant::now() + LINGER));
 }
 
 #[tokio::test(start_paused = true)]

@@ -300,12 +300,9 @@ fn encode(buffer: &mut BytesMut, name: &str, args: &[Arg]) {
             Arg::Bytes(bytes) => word(buffer, bytes),
             Arg::Fixed(text) => word(buffer, text.as_bytes()),
             Arg::Number(number) => {
-                let sign = if *number < 0 { "-" } else { "" };
-                let digits = Digits::of(number.unsigned_abs());
-                length(buffer, b'$', sign.len() + digits.as_bytes().len());
-                buffer.extend_from_slice(sign.as_bytes());
-                buffer.extend_from_slice(digits.as_bytes());
-                buffer.extend_from_slice(CRLF);
+                let number = Line::of((*number < 0).then_some(b'-'), number.unsigned_abs());
+                length(buffer, b'$', number.as_bytes().len() - CRLF.len());
+                buffer.extend_from_slice(number.as_bytes());
             }
         }
     }
@@ -318,32 +315,37 @@ fn word(buffer: &mut BytesMut, word: &[u8]) {
 }
 
 fn length(buffer: &mut BytesMut, sign: u8, length: usize) {
-    buffer.extend_from_slice(&[sign]);
-    buffer.extend_from_slice(Digits::of(length as u64).as_bytes());
-    buffer.extend_from_slice(CRLF);
+    buffer.extend_from_slice(Line::of(Some(sign), length as u64).as_bytes());
 }
 
-/// A number as text: formatting it would take longer than all the rest of a command.
-struct Digits {
-    digits: [u8; 20],
+/// A line with a number. It is put together before it is added, because a buffer is asked for room each time; formatting the
+/// number would take longer than all the rest of a command.
+struct Line {
+    text: [u8; 23],
     from: usize,
 }
 
-impl Digits {
-    fn of(mut number: u64) -> Self {
-        let (mut digits, mut from) = ([0; 20], 20);
+impl Line {
+    fn of(sign: Option<u8>, mut number: u64) -> Self {
+        let (mut text, mut from) = ([0; 23], 21);
+        text[from..].copy_from_slice(CRLF);
         loop {
             from -= 1;
-            digits[from] = b'0' + (number % 10) as u8;
+            text[from] = b'0' + (number % 10) as u8;
             number /= 10;
             if number == 0 {
-                return Self { digits, from };
+                break;
             }
         }
+        if let Some(sign) = sign {
+            from -= 1;
+            text[from] = sign;
+        }
+        Self { text, from }
     }
 
     fn as_bytes(&self) -> &[u8] {
-        &self.digits[self.from..]
+        &self.text[self.from..]
     }
 }
 

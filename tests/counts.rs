@@ -1,0 +1,228 @@
+//! What a lock spends beyond what it must: script calls, polls of its callers, and threads that are woken. Counts, which a
+//! busy machine changes little; each limit stands beside its minimum.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use redisson_lock::{Lock, LockClient};
+use test_support::{Server, test};
+use tokio::runtime::{Builder, Runtime};
+
+/// Two threads, which count how often they are woken.
+struct Counted {
+    runtime: Runtime,
+    unparks: Arc<AtomicU64>,
+    server: Server,
+}
+
+/// Counts of one run.
+struct Counts {
+    /// Of all callers.
+    polls: f64,
+    /// Of a thread of the runtime.
+    unparks: f64,
+    scripts: f64,
+}
+
+impl Counted {
+    fn new() -> Self {
+        let unparks = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&unparks);
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .on_thread_unpark(move || {
+                counter.fetch_add(1, Ordering::Relaxed);
+            })
+            .build()
+            .expect("a runtime");
+        let server = Server::start();
+        Self {
+            runtime,
+            unparks,
+            server,
+        }
+    }
+
+    fn client(&self) -> LockClient {
+        let connected = self
+            .runtime
+            .block_on(LockClient::connect(&self.server.url()));
+        connected.expect("the server answers")
+    }
+
+    /// Runs the callers at the same time, and divides what they cost by the number of sections.
+    fn measure<F>(&self, sections: u64, callers: impl IntoIterator<Item = F>) -> Counts
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let mut control = self.server.control();
+        let scripts = control.calls("evalsha");
+        let unparks = self.unparks.load(Ordering::Relaxed);
+        let polls = Arc::new(AtomicU64::new(0));
+        self.runtime.block_on(async {
+            let tasks = callers.into_iter().map(|caller| {
+                let polls = Arc::clone(&polls);
+                let caller = Box::pin(caller);
+                tokio::spawn(Polled { polls, caller })
+            });
+            for task in tasks.collect::<Vec<_>>() {
+                task.await.expect("no panic");
+            }
+        });
+        let of = |count: u64| count as f64 / sections as f64;
+        Counts {
+            polls: of(polls.load(Ordering::Relaxed)),
+            unparks: of(self.unparks.load(Ordering::Relaxed) - unparks),
+            scripts: (control.calls("evalsha") - scripts) as f64 / sections as f64,
+        }
+    }
+
+    fn close(self, clients: impl IntoIterator<Item = LockClient>) {
+        for client in clients {
+            self.runtime.block_on(client.close(test_support::ms(1_000)));
+        }
+    }
+}
+
+/// A caller whose polls are counted.
+struct Polled<F> {
+    polls: Arc<AtomicU64>,
+    caller: Pin<Box<F>>,
+}
+
+impl<F: Future<Output = ()>> Future for Polled<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.caller.as_mut().poll(context)
+    }
+}
+
+impl Counts {
+    #[track_caller]
+    fn at_most(&self, what: &str, limits: [(&str, f64, f64); 3]) {
+        let found = [self.polls, self.unparks, self.scripts];
+        println!(
+            "{what}: polls {:.2}, unparks {:.2}, scripts {:.2}",
+            found[0], found[1], found[2]
+        );
+        for ((name, minimum, limit), found) in limits.into_iter().zip(found) {
+            assert!(
+                found <= limit,
+                "{what}: {found:.2} {name}, minimum {minimum}, limit {limit}"
+            );
+        }
+    }
+}
+
+async fn sections(lock: Lock, count: u64) {
+    for _ in 0..count {
+        let guard = lock.lock().await.expect("no outage");
+        guard.unlock().await.expect("held");
+    }
+}
+
+const SECTIONS: u64 = 2_000;
+
+/// Each of two answers wakes the thread that reads it, and its caller is polled once for it.
+#[test]
+fn of_a_lock_that_no_other_owner_wants() {
+    let counted = Counted::new();
+    let client = counted.client();
+    let lock = client.lock("solo");
+    let counts = counted.measure(SECTIONS, [sections(lock, SECTIONS)]);
+    counts.at_most(
+        "solo",
+        [
+            ("polls", 2.0, 2.1),
+            ("unparks", 2.0, 2.3),
+            ("scripts", 2.0, 2.01),
+        ],
+    );
+    counted.close([client]);
+}
+
+#[test]
+fn of_a_lock_that_sixteen_tasks_want() {
+    let counted = Counted::new();
+    let client = counted.client();
+    let lock = client.lock("contended");
+    let callers = (0..16).map(|_| sections(lock.clone(), SECTIONS / 16));
+    let counts = counted.measure(SECTIONS, callers.collect::<Vec<_>>());
+    counts.at_most(
+        "contended",
+        [
+            ("polls", 2.0, 9.2),
+            ("unparks", 1.0, 9.3),
+            ("scripts", 1.0, 1.1),
+        ],
+    );
+    counted.close([client]);
+}
+
+#[test]
+fn of_a_fair_lock_that_sixteen_tasks_want() {
+    let counted = Counted::new();
+    let client = counted.client();
+    let lock = client.fair_lock("fair");
+    let callers = (0..16).map(|_| sections(lock.clone(), SECTIONS / 16));
+    let counts = counted.measure(SECTIONS, callers.collect::<Vec<_>>());
+    counts.at_most(
+        "fair",
+        [
+            ("polls", 4.0, 99.0),
+            ("unparks", 3.0, 99.0),
+            ("scripts", 3.0, 99.1),
+        ],
+    );
+    counted.close([client]);
+}
+
+#[test]
+fn of_readers_with_and_without_writers() {
+    let counted = Counted::new();
+    let client = counted.client();
+    let both = client.rw_lock("both");
+    for writers in [0, 2] {
+        let each = SECTIONS / 16;
+        let readers = (0..16).map(|_| sections(both.read(), each));
+        let writers_ = (0..writers).map(|_| sections(both.write(), each / 8));
+        let counts = counted.measure(
+            SECTIONS + writers * each / 8,
+            readers.chain(writers_).collect::<Vec<_>>(),
+        );
+        counts.at_most(
+            &format!("readers beside {writers} writers"),
+            [
+                ("polls", 2.0, 99.0),
+                ("unparks", 3.0, 99.0),
+                ("scripts", 2.0, 99.1),
+            ],
+        );
+    }
+    counted.close([client]);
+}
+
+#[test]
+fn of_a_lock_that_two_clients_want() {
+    let counted = Counted::new();
+    let clients = [counted.client(), counted.client()];
+    let callers = clients
+        .each_ref()
+        .map(|client| sections(client.lock("handoff"), SECTIONS / 2));
+    let counts = counted.measure(SECTIONS, callers);
+    counts.at_most(
+        "hand-off",
+        [
+            ("polls", 2.0, 99.0),
+            ("unparks", 3.0, 99.0),
+            ("scripts", 2.0, 99.1),
+        ],
+    );
+    counted.close(clients);
+}
