@@ -242,6 +242,7 @@ impl LockCore {
             owner,
             order,
             terms,
+            is_called,
             ..
         } = waiter;
         let depth = self.owners.get(owner).map_or(0, |own| own.tenure.count());
@@ -270,7 +271,8 @@ impl LockCore {
             ..
         } = acquire;
         // Where the others of its lane may attempt too, its turn is not waited for.
-        if order == Order::Queued && !needs_no_queue && has_front && !self.is_open(lane) {
+        let is_open = is_called || self.is_open(lane);
+        if order == Order::Queued && !needs_no_queue && has_front && !is_open {
             let (attempt, turn) = (Some(Attempt { waiter: id, op }), self.turn(lane));
             self.set_turn(lane, Turn { attempt, ..turn });
         }
@@ -440,6 +442,12 @@ impl LockCore {
         !self.is_blocked(lane) && (self.is_open(lane) || self.queue.head(lane) == Some(id))
     }
 
+    /// Its lane was open when it was called. That those who held the lock have released since is no reason to go in one by
+    /// one: each would open the lane for all, and close it before they are polled.
+    fn follows_call(&self, waiter: &Waiter) -> bool {
+        waiter.is_called && !self.is_blocked(waiter.lane())
+    }
+
     /// Whether this attempt is still its call's.
     pub fn is_attempting(&self, permit: &Permit) -> bool {
         self.is_under_way(permit.owner, permit.op)
@@ -451,7 +459,7 @@ impl LockCore {
             return true;
         }
         match waiter.order {
-            Order::Queued => self.goes_first(id, waiter.lane()),
+            Order::Queued => self.goes_first(id, waiter.lane()) || self.follows_call(waiter),
             Order::Immediate => {
                 let head = self.queue.head(waiter.lane());
                 let head = head.and_then(|head| self.queue.get(head));
@@ -491,7 +499,8 @@ impl LockCore {
             || faces.any(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })
-            || (waiter.is_called || self.freed.have(waiter.lane()))
+            || self.follows_call(waiter)
+            || self.freed.have(waiter.lane())
                 && (!self.discipline.has_front() || self.goes_first(id, waiter.lane()))
     }
 }

@@ -120,7 +120,7 @@ pub(super) const FIRST: [Part; 10] = [
     .at_once("6"),
     Part::new(
         "blocking, metrics, serde, TLS",
-        &["blocking", "no_panic", "features", "tls"],
+        &["counts", "blocking", "no_panic", "features", "tls"],
     ),
     Part::new(
         "facts about fred, public surface, scripts",

@@ -117,6 +117,45 @@ fn every_reader_is_woken_when_the_first_is_in() {
     }
 }
 
+/// They are polled after it has released: one after the other would wake all others each time.
+#[test]
+fn readers_that_were_called_follow_one_that_is_out_again() {
+    let mut fixture = Fixture::read_write();
+    let [first, second, third] =
+        [A_READS, B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
+    let permit = fixture.permit(first);
+    let hold = fixture.is_taken(&permit).expect("wanted");
+    fixture.leaves(first);
+    let unlock = fixture.unlock(A_READS, hold);
+    fixture.released(&unlock);
+    assert!(fixture.core.has_reason_to_retry(third));
+    let permits = [third, second].map(|waiter| fixture.permit(waiter));
+    for permit in &permits {
+        fixture.is_taken(permit).expect("wanted");
+    }
+    assert_eq!(fixture.core.counts().held, 2);
+}
+
+/// It has queued for longer, and its turn comes when the lock is freed.
+#[test]
+fn no_reader_that_was_called_goes_in_before_a_writer_or_beside_one() {
+    let mut fixture = Fixture::read_write();
+    let first = fixture.call(A_READS, Order::Queued);
+    let writer = fixture.call(B_WRITES, Order::Queued);
+    let called = fixture.call(C_READS, Order::Queued);
+    let permit = fixture.permit(first);
+    let hold = fixture.is_taken(&permit).expect("wanted");
+    fixture.leaves(first);
+    assert!(fixture.out.woken.contains(&called) || fixture.core.has_reason_to_retry(called));
+    let unlock = fixture.unlock(A_READS, hold);
+    fixture.released(&unlock);
+    assert!(!fixture.core.has_reason_to_retry(called));
+    let permit = fixture.permit(writer);
+    assert!(!fixture.core.has_reason_to_retry(called));
+    fixture.is_taken(&permit).expect("wanted");
+    assert!(fixture.waits_its_turn(called));
+}
+
 /// It may find the lock held by a writer elsewhere, if the hold of the other reader is lost and that is not known yet. It
 /// must not attempt again and again until it is.
 #[test]
