@@ -112,7 +112,7 @@ impl Oracle {
             let held = held.as_ref().map(|(field, _)| field.as_str());
             let holder = keyspace.holder(key).map(|(field, _)| field);
             let mut problems = Vec::from_iter(uneven(keyspace, key));
-            problems.extend(out_of_turn(key, held, holder, &before, keyspace.clock));
+            problems.extend(out_of_turn(key, held, holder, &before, executed.clock));
             problems.extend(untold(executed, key, held, holder, &before, &after));
             if terms.healthy {
                 problems.extend(state.deprived(key, holder, &before, &after));
