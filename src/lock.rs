@@ -11,8 +11,8 @@ pub(crate) mod release;
 mod replicas;
 mod rw;
 mod stray;
-mod subscribe;
 mod waiter;
+mod waking;
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -180,6 +180,11 @@ impl Redis {
         Backoff::new(self.map.settings.is_scattered())
     }
 
+    /// Those of a caller that looks at a free lock while it is another owner's turn.
+    pub(crate) fn looks(&self) -> Backoff {
+        Backoff::between_looks(self.map.settings.is_scattered())
+    }
+
     /// The pauses of a caller that is not woken by a message.
     pub(crate) fn pauses(&self) -> Backoff {
         Backoff::between_attempts(self.map.settings.is_scattered())

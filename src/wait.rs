@@ -117,6 +117,8 @@ enum Phase {
 struct Signal {
     /// Counts messages, and everything that may have hidden one.
     version: AtomicU64,
+    /// When the latest of those was counted, a confirmation too. `None`: there was none.
+    changed_at: Mutex<Option<Instant>>,
     confirmed: AtomicU64,
     refused: OnceLock<Cause>,
     notify: Notify,
@@ -136,6 +138,8 @@ pub(crate) trait Hears: Send + Sync {
 
 impl Signal {
     fn bump(&self) {
+        // First: who still sees the old version is woken by the new one.
+        *self.changed_at.lock() = Some(Instant::now());
         self.version.fetch_add(1, Ordering::AcqRel);
         let hearers: SmallVec<[_; 1]> = {
             let hearers = self.hearers.lock();

@@ -9,27 +9,24 @@ use tokio::time::Instant;
 
 use super::Lock;
 use crate::core::{
-    Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Total,
-    Untaken,
+    Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Untaken,
 };
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::kind::LockKind;
 use crate::measure::Acquiring;
 use crate::owner::{Origin, Owner};
-use crate::redis::{Backoff, Call, Still};
+use crate::redis::{Call, Still};
 use crate::runtime::{by_deadline, event, in_span, span};
 use crate::script::{self, Acquired, CallError, QueuePlace};
-use crate::shared::{Shared, Taken, check_lease};
+use crate::shared::{Taken, check_lease};
 use crate::try_lock::TryLock;
-use crate::wait::Subscription;
 use crate::wire::LockName;
 
 use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;
 use super::stray::{is_stray_hold, release_stray_hold};
-use super::subscribe::subscribe;
 use super::waiter::{Next, Retries, Wait, Waiter, needed, rejection};
+use super::waking::Waking;
 
 impl<K> Lock<K> {
     pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
@@ -199,47 +196,45 @@ async fn acquire(
             None => return context.not_in_time(request, Some(waiter)),
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-        let seen = waking.version();
+        let mut seen = waking.version();
         context.has_asked = true;
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
             permit.attempt(request, context).await?
         };
-        let left = match attempt {
+        let (left, sent_at) = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
             Attempt::TakenOver => continue,
-            Attempt::Busy(busy, is_free, _) if matches!(request.wait, Wait::Never(_)) => {
+            Attempt::Busy(busy) if matches!(request.wait, Wait::Never(_)) => {
                 entry.latest.answered();
-                let holder = Some(*busy).filter(|_| !is_free);
+                let holder = Some(*busy.holder).filter(|_| !busy.is_free);
                 return Ok(TryLock::Busy { holder });
             }
-            Attempt::Busy(busy, is_free, on_the_way) => {
+            Attempt::Busy(busy) => {
                 context.found_busy(entry);
-                let left = busy.lease_left;
-                waiter.note_found(busy, is_free);
-                let soon = waking.looks_soon(entry.shared(), is_free);
+                let left = busy.holder.lease_left;
+                let soon = waking.looks_soon(entry.shared(), busy.is_free);
                 // What is published where a slot goes may not be heard.
-                let most = on_the_way.then_some(ON_THE_WAY);
-                left.into_iter().chain(soon).chain(most).min()
+                let most = busy.is_on_the_way.then_some(ON_THE_WAY);
+                let sent_at = busy.sent_at;
+                waiter.note_found(busy.holder, busy.is_free);
+                (left.into_iter().chain(soon).chain(most).min(), sent_at)
             }
         };
         if entry.name.kind().has_queue() {
             waking.listens_to(&waiter.channel());
         }
-        match waking.longest_wait(entry.shared(), entry.name.kind(), left) {
-            Some(longest) => {
-                let again = Instant::now() + longest;
-                let limit = deadline.map_or(again, |limit| limit.min(again));
-                waiter.until_retry(waking.listening(), seen, limit).await;
-            }
-            None => {
-                // Attempt again after subscribing: an unlock between the attempt above and the
-                // subscription was announced to no listener.
-                entry.shared().totals.count(Total::Contended, 1);
-                if let Some(confirmed) = Box::pin(subscribe(entry, waiter)).await? {
-                    waking.subscription = Some(Box::new(confirmed));
-                }
-            }
+        let mut longest = waking.longest_wait(entry.shared(), entry.name.kind(), left);
+        if longest.is_none()
+            && let Some(version) = waking.subscribe(entry, waiter, sent_at).await?
+        {
+            seen = version;
+            longest = waking.longest_wait(entry.shared(), entry.name.kind(), left);
+        }
+        if let Some(longest) = longest {
+            let again = Instant::now() + longest;
+            let limit = deadline.map_or(again, |limit| limit.min(again));
+            waiter.until_retry(waking.listening(), seen, limit).await;
         }
         if deadline.is_some_and(|limit| limit <= Instant::now()) {
             return context.not_in_time(request, Some(waiter));
@@ -247,70 +242,8 @@ async fn acquire(
     }
 }
 
-/// By what a call that waits is woken.
-#[derive(Default)]
-struct Waking {
-    subscription: Option<Box<Subscription>>,
-    /// Instead of a subscription, if the kind of lock has no messages.
-    pauses: Option<Box<Backoff>>,
-    /// Between looks at a free lock while it is another owner's turn.
-    looks: Option<Box<Backoff>>,
-}
-
-impl Waking {
-    fn version(&self) -> u64 {
-        let subscription = self.subscription.as_deref();
-        subscription.map_or(0, Subscription::version)
-    }
-
-    /// Its owner may have got another field, which has a channel of its own.
-    fn listens_to(&mut self, channel: &str) {
-        self.subscription.take_if(|known| !known.is_of(channel));
-    }
-
-    fn listening(&self) -> Option<&Subscription> {
-        let subscription = self.subscription.as_deref();
-        subscription.filter(|found| !found.is_refused())
-    }
-
-    /// When to look again at a lock that is free, but another owner's turn: it may take it and lose it without a message.
-    fn looks_soon(&mut self, shared: &Shared, is_free: bool) -> Option<Duration> {
-        self.looks.take_if(|_| !is_free);
-        let new = || Box::new(shared.redis.backoff());
-        is_free.then(|| self.looks.get_or_insert_with(new).next())
-    }
-
-    /// How long to wait at most after an attempt that found the lock held for what is `left`. `None`: the call has to
-    /// subscribe first.
-    fn longest_wait(
-        &mut self,
-        shared: &Shared,
-        kind: LockKind,
-        left: Option<Duration>,
-    ) -> Option<Duration> {
-        let watchdog_timeout = shared.watchdog_timeout();
-        let lease_over = left.map_or(watchdog_timeout, |left| left + MILLISECOND);
-        let mut longest = lease_over.min(watchdog_timeout);
-        if kind.has_queue() {
-            // Each look prolongs its place.
-            longest = longest.min(shared.config.rules.fair_wait / 3);
-        }
-        if kind.announces() {
-            return self.listening().map(|_| longest);
-        }
-        let pauses = self.pauses.get_or_insert_with(|| {
-            shared.totals.count(Total::Contended, 1);
-            Box::new(shared.redis.pauses())
-        });
-        Some(longest.min(pauses.next()))
-    }
-}
-
 /// For how long at most a lock is waited for whose slot is on its way to another node.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
-
-/// A lease that the server says in whole milliseconds is over with the next one.
-const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// What the core makes of a reply that says taken.
 type TakenStep = fn(
@@ -348,10 +281,19 @@ impl Still for StillAttempting {
 
 enum Attempt {
     Taken(Taken),
-    /// Whether the lock is free, and the turn of that owner; and whether its slot is on its way to another node.
-    Busy(Box<HeldBy>, bool, bool),
+    Busy(Busy),
     /// It asks again: its call was not polled, and others wait; or its field was used before.
     TakenOver,
+}
+
+/// What an attempt has found instead of a lock that it may take.
+struct Busy {
+    holder: Box<HeldBy>,
+    /// The lock is free, and it is the turn of that owner.
+    is_free: bool,
+    /// Its slot is on its way to another node.
+    is_on_the_way: bool,
+    sent_at: Instant,
 }
 
 impl AcquirePermit {
@@ -461,8 +403,12 @@ impl AcquirePermit {
                 } => {
                     self.untaken(Untaken::Busy);
                     let (owner, lease_left) = (holder.clone(), *left);
-                    let busy = Box::new(HeldBy { owner, lease_left });
-                    return Ok(Attempt::Busy(busy, *is_free, answer.way.is_on_the_way()));
+                    return Ok(Attempt::Busy(Busy {
+                        holder: Box::new(HeldBy { owner, lease_left }),
+                        is_free: *is_free,
+                        is_on_the_way: answer.way.is_on_the_way(),
+                        sent_at: answer.sent_at,
+                    }));
                 }
             }
         }

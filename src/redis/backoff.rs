@@ -22,6 +22,15 @@ impl Backoff {
         }
     }
 
+    /// Between looks at a free lock while it is another owner's turn, up to a second. One that is alive has taken it, and often
+    /// released it, before the first.
+    pub(crate) fn between_looks(scattered: bool) -> Self {
+        Self {
+            pause: Duration::from_millis(200),
+            ..Self::new(scattered)
+        }
+    }
+
     /// Between attempts at a lock that another client holds, up to 128 milliseconds, as those of Redisson's spin
     /// lock.
     pub(crate) fn between_attempts(scattered: bool) -> Self {

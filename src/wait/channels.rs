@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 
 use super::{Hears, Listener, Subscriptions};
 use crate::error::Cause;
@@ -115,6 +116,18 @@ impl Subscription {
     pub(crate) fn version(&self) -> u64 {
         let version = |part: &Listener| part.signal.version.load(Ordering::Acquire);
         self.each().map(version).sum()
+    }
+
+    /// The version, if every part was confirmed before that instant and has heard nothing since: an answer to what was
+    /// sent then is not out of date.
+    pub(crate) fn unchanged_since(&self, sent_at: Instant) -> Option<u64> {
+        // First: what changes from here on makes another version, whatever is found below.
+        let version = self.version();
+        let is_unchanged = |part: &Listener| {
+            let changed_at = *part.signal.changed_at.lock();
+            part.subscriptions.is_confirmed(&part.name) && changed_at.is_some_and(|at| at < sent_at)
+        };
+        (!self.is_refused() && self.each().all(is_unchanged)).then_some(version)
     }
 
     /// Waits until the version differs from `before`.

@@ -359,6 +359,19 @@ impl Actor {
         });
     }
 
+    /// Whether a call that began then has an excuse. A limit that passes before the answer comes leaves the other calls of the
+    /// client as ignorant, until it does.
+    fn excuses(&self, error: &Error, is_over: bool, locks: &[usize], began: Instant) -> bool {
+        let unheard = self.world.unheard();
+        let mut keys = locks.iter().map(|nth| key_of(*nth));
+        if is_over {
+            keys.for_each(|key| unheard.note(self.nth, key));
+            return true;
+        }
+        matches!(error, Error::NoAnswer { .. })
+            && keys.any(|key| unheard.excuses(self.nth, key, began))
+    }
+
     /// Every error must have a cause in the program.
     fn judge(&self, error: &Error, hold: Option<&Token>) {
         let justified = match error {

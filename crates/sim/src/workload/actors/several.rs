@@ -178,10 +178,13 @@ impl Actor {
                     named: None,
                 });
             }
-            Some(Err(error)) if !attempt.excuses(&error) => {
-                self.judge_several(&error, &attempt.locks, &[]);
+            Some(Err(error)) => {
+                let is_over = attempt.excuses(&error);
+                if !self.excuses(&error, is_over, &attempt.locks, attempt.began) {
+                    self.judge_several(&error, &attempt.locks, &[]);
+                }
             }
-            Some(Ok(None) | Err(_)) | None => {}
+            Some(Ok(None)) | None => {}
         }
     }
 

@@ -134,21 +134,14 @@ impl Actor {
         self.ends(attempt.call, &done);
         match done {
             Some(Ok(Some(guard))) => self.keep(attempt.nth, guard, attempt.began),
-            Some(Err(error)) if !self.excuses(&attempt, &error) => self.judge(&error, None),
-            Some(Ok(None) | Err(_)) | None => {}
+            Some(Err(error)) => {
+                let is_over = attempt.excuses(&error);
+                if !self.excuses(&error, is_over, &[attempt.nth], attempt.began) {
+                    self.judge(&error, None);
+                }
+            }
+            Some(Ok(None)) | None => {}
         }
-    }
-
-    /// A limit that is shorter than a round trip leaves the other calls of the client as ignorant, until an answer comes.
-    fn excuses(&self, attempt: &Attempt, error: &Error) -> bool {
-        let (unheard, key) = (self.world.unheard(), key_of(attempt.nth));
-        let is_over = attempt.excuses(error);
-        if is_over {
-            unheard.note(self.nth, key);
-        }
-        is_over
-            || matches!(error, Error::NoAnswer { .. })
-                && unheard.excuses(self.nth, key, attempt.began)
     }
 
     /// Its owner may have a place in the queue of a fair lock until the call ends, and wants one part of a read-write lock.
