@@ -10,6 +10,7 @@ use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LossReason, RedGuard, RedLock,
 };
 use test_support::kinds::load_scripts;
+use test_support::tokio::sync::mpsc;
 use test_support::{
     Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, test, tokio, within,
 };
@@ -63,6 +64,12 @@ impl Servers {
     fn keys(&self) -> i64 {
         let exists = |server: &TestServer| server.control().number(&["EXISTS", "red"]);
         self.servers.iter().map(exists).sum()
+    }
+
+    /// How many script calls all of them have had.
+    fn calls(&self) -> i64 {
+        let calls = |server: &TestServer| server.control().calls("evalsha");
+        self.servers.iter().map(calls).sum()
     }
 
     /// Waits until no client releases anything.
@@ -720,6 +727,42 @@ async fn a_leader_leads_through_a_rolling_restart_of_all_servers() {
     servers.finish().await;
 }
 
+/// One server has promised far more than the others.
+#[tokio::test]
+async fn a_term_is_over_when_the_first_renewals_are_overdue() {
+    let servers = Servers::new(3).await;
+    let mut clients = vec![servers.ours[0].clone()];
+    for server in &servers.servers[1..] {
+        let client = server.client_with(|builder| builder.watchdog_timeout(ms(6_000)));
+        clients.push(client.await);
+    }
+    let lock = Servers::red(&clients);
+    let (begun, mut begins) = mpsc::unbounded_channel();
+    let leading = tokio::spawn(async move {
+        lock.lead(|hold| {
+            let _ = begun.send(hold);
+            std::future::pending::<Result<(), Error>>()
+        })
+        .await
+    });
+    let hold = within(ms(5_000), begins.recv()).await.expect("in time");
+    let hold = hold.expect("it leads");
+    let pauses = servers.servers[1..].iter();
+    pauses.for_each(|server| server.pause());
+    eventually("the term is over", ms(15_000), || {
+        !matches!(hold.state(), HoldState::Held | HoldState::AtRisk)
+    })
+    .await;
+    assert_eq!(hold.state(), HoldState::Released, "not before it was lost");
+    leading.abort();
+    let pauses = servers.servers[1..].iter();
+    pauses.for_each(|server| server.resume());
+    for client in &clients[1..] {
+        client.close(ms(5_000)).await;
+    }
+    servers.finish().await;
+}
+
 #[tokio::test]
 async fn a_pair_is_two_script_calls_a_server() {
     let servers = Servers::new(3).await;
@@ -1052,6 +1095,106 @@ async fn a_lock_that_one_server_has_lost_is_not_lost() {
     servers.finish().await;
 }
 
+/// Another one has it when the call begins, and most of the servers hang when its time is over.
+#[tokio::test]
+async fn an_outage_at_the_deadline_is_no_holder() {
+    let servers = Servers::new(3).await;
+    let held = taken(&servers.other()).await;
+    let lock = servers.lock().member_timeout(ms(300));
+    let before = servers.calls();
+    let call = tokio::spawn(async move { lock.try_lock_for(ms(1_800)).await });
+    eventually("it is asked again", ms(1_000), || {
+        servers.calls() >= before + 6
+    })
+    .await;
+    let hang = &servers.servers[..2];
+    hang.iter().for_each(|server| server.pause());
+    let found = within(ms(5_000), call).await.expect("in time");
+    let failed = found.expect("no panic");
+    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    hang.iter().for_each(|server| server.resume());
+    held.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+/// What the servers have said to the caller before it, who has the lock or waits for it, is its answer too.
+#[tokio::test]
+async fn who_has_no_turn_in_time_is_answered_what_the_one_before_it_was() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    let second = lock.owned_by(&servers.ours[0].owner());
+    let first = taken(&lock).await;
+    let found = second.try_lock_for(ms(100)).await;
+    assert!(matches!(found, Ok(None)), "{found:?}");
+    first.unlock().await.expect("held");
+    // The next locks have a queue of their own.
+    drop((lock, second));
+    servers.settled().await;
+    let other = taken(&servers.other()).await;
+    let lock = servers.lock();
+    let second = lock.owned_by(&servers.ours[0].owner());
+    let before = servers.calls();
+    let first = tokio::spawn(async move { lock.lock().await });
+    eventually("it is asked again", ms(5_000), || {
+        servers.calls() >= before + 6
+    })
+    .await;
+    let found = second.try_lock_for(ms(100)).await;
+    assert!(matches!(found, Ok(None)), "{found:?}");
+    other.unlock().await.expect("held");
+    let first = within(ms(5_000), first).await.expect("in time");
+    let first = first.expect("no panic").expect("free");
+    first.unlock().await.expect("held");
+    drop(second);
+    servers.finish().await;
+}
+
+/// One is away, and another one hangs: that the first is away is not why too few have answered.
+#[tokio::test]
+async fn what_is_known_of_a_minority_is_no_reason_for_a_missing_quorum() {
+    let mut servers = Servers::new(3).await;
+    servers.servers[0].kill();
+    servers.servers[1].pause();
+    let first = &servers.ours[0];
+    eventually("it is noticed", ms(5_000), || !first.is_connected()).await;
+    let failed = servers.lock().try_lock().await;
+    let failed = failed.expect_err("one is no quorum");
+    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed:?}");
+    let address = format!("127.0.0.1:{}", servers.servers[0].port);
+    let text = format!("{failed:?}");
+    assert!(!text.contains(&address), "{text}");
+    servers.servers[1].resume();
+    servers.servers[0].start_again();
+    servers.finish().await;
+}
+
+/// An outage that has ended, because the servers have said that another one holds it, is not counted with the next one.
+#[tokio::test]
+async fn retry_for_begins_again_with_an_answer_of_a_quorum() {
+    let servers = Servers::new(3).await;
+    let (retry_for, outage) = (ms(3_000), ms(1_200));
+    let members = servers.ours.iter().map(|client| client.lock("red"));
+    let lock = RedLock::new(members.map(|lock| lock.retry_for(retry_for))).expect("three");
+    let lock = lock.member_timeout(ms(300));
+    let held = taken(&servers.other()).await;
+    let hang = &servers.servers[..2];
+    hang.iter().for_each(|server| server.pause());
+    let call = tokio::spawn(async move { lock.lock().await });
+    tokio::time::sleep(outage).await;
+    hang.iter().for_each(|server| server.resume());
+    // The servers answer all the time.
+    tokio::time::sleep(retry_for).await;
+    hang.iter().for_each(|server| server.pause());
+    tokio::time::sleep(outage).await;
+    hang.iter().for_each(|server| server.resume());
+    held.unlock().await.expect("held");
+    let guard = within(ms(6_000), call).await.expect("in time");
+    let guard = guard.expect("no panic");
+    let guard = guard.expect("each outage was shorter than its retry_for");
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
 /// A client ends with its last handle, and what only tells of a hold is none.
 #[tokio::test]
 async fn a_hold_that_has_ended_keeps_no_client() {
@@ -1168,6 +1311,27 @@ async fn a_shorter_extension_shortens_nothing() {
     assert_eq!(guard.state(), HoldState::Held);
     // It is taken again for what is left of the first lease.
     eventually("it is taken again", ms(5_000), || guard.servers() == 3).await;
+    guard.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn what_is_lost_behind_the_first_lease_is_taken_again_for_what_is_left_of_the_extended_one() {
+    let servers = Servers::new(3).await;
+    let guard = taken(&servers.lock().lease(ms(2_000))).await;
+    let first_end = Instant::now() + ms(2_000);
+    eventually("all have it", ms(2_000), || guard.servers() == 3).await;
+    guard.extend(ms(30_000)).await.expect("held");
+    let is_over = || Instant::now() > first_end;
+    eventually("the first leases are over", ms(5_000), is_over).await;
+    let mut control = servers.servers[0].control();
+    control.run(&["DEL", "red"]);
+    eventually("it is taken again", ms(5_000), || {
+        control.number(&["EXISTS", "red"]) == 1
+    })
+    .await;
+    let left = control.pttl("red");
+    assert!((10_000..=30_000).contains(&left), "{left}");
     guard.unlock().await.expect("held");
     servers.finish().await;
 }

@@ -325,6 +325,23 @@ fn an_unlock_that_joins_has_its_outcome_with_the_next_send() {
     assert!(!fixture.core.keeps_itself());
 }
 
+/// However long the send before has taken.
+#[test]
+fn an_unlock_that_joins_has_a_command_timeout_from_the_answer_before_its_send() {
+    let mut fixture = Fixture::new();
+    let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+    let first = fixture.unlock(A, inner);
+    let op = fixture.release_of(A);
+    assert_eq!(fixture.job_sends(A, op).0, 1);
+    fixture.unlock(A, outer);
+    fixture.now = fixture.now + RULES.command_timeout;
+    assert_eq!(fixture.unlocked(&first, 1, None), Ok(()));
+    match fixture.next_of(A, op) {
+        ReleaseStep::Send { awaited, .. } => assert_eq!(awaited, Some(fixture.now)),
+        ReleaseStep::Done => panic!("the second is not sent"),
+    }
+}
+
 /// The one that joined has not been sent: its time begins with the next attempt.
 #[test]
 fn an_attempt_that_fails_fails_only_the_unlocks_that_were_part_of_it() {

@@ -236,3 +236,60 @@ impl Recheck {
 
 /// How many holds are looked at one after the other.
 pub(super) const PART: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use test_support::{Server, tokio};
+
+    use super::*;
+    use crate::client::LockClient;
+
+    /// Two servers of a cluster may be lost one after the other.
+    #[tokio::test]
+    async fn what_another_takeover_adds_comes_beside_what_is_still_to_be_looked_at() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let client = LockClient::connect(&url).await.expect("it answers");
+        let guard = client.lock("a").lock().await.expect("free");
+        let locks = &client.handle.locks;
+        let group = guard.entry.route().group();
+        let mut recheck = Recheck::default();
+        recheck.begin(locks, &[group].into());
+        recheck.begin(locks, &[group + 1].into());
+        let looked_at: usize = recheck.go_on().iter().map(|batch| batch.items.len()).sum();
+        assert_eq!(looked_at, 1);
+        assert!(!recheck.is_under_way());
+        guard.unlock().await.expect("held");
+        client.close(Duration::from_secs(1)).await;
+    }
+
+    /// Their calls would use up the time of each other's answers.
+    #[tokio::test]
+    async fn many_holds_are_looked_at_in_parts_and_counted_once() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let builder = LockClient::builder().connections(1);
+        let client = builder.connect(&url).await.expect("it answers");
+        let mut guards = Vec::new();
+        for nth in 0..PART * 2 {
+            let guard = client.lock(nth.to_string()).lock().await;
+            guards.push(guard.expect("free"));
+        }
+        let mut recheck = Recheck::default();
+        let group = guards[0].entry.route().group();
+        for _ in 0..2 {
+            recheck.begin(&client.handle.locks, &[group].into());
+            let mut parts: Vec<usize> = Vec::new();
+            while recheck.is_under_way() {
+                let batches = recheck.go_on();
+                parts.push(batches.iter().map(|batch| batch.items.len()).sum());
+            }
+            assert_eq!(parts, [PART, PART]);
+            assert_eq!(recheck.holds, 0, "they are in the log");
+        }
+        drop(guards);
+        client.close(Duration::from_secs(5)).await;
+    }
+}

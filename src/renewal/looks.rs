@@ -159,3 +159,75 @@ const REPORTED_MAX: usize = 2_000;
 const PAUSE: Duration = Duration::from_secs(60);
 
 const LANES_PAUSE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use test_support::{Server, tokio};
+
+    use super::*;
+    use crate::client::LockClient;
+    use crate::lock::LockGuard;
+
+    /// A client that holds this many locks.
+    async fn holding(server: &Server, count: usize) -> (LockClient, Vec<LockGuard>) {
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let client = LockClient::connect(&url).await.expect("it answers");
+        let mut guards = Vec::new();
+        for nth in 0..count {
+            let guard = client.lock(nth.to_string()).lock().await;
+            guards.push(guard.expect("free"));
+        }
+        (client, guards)
+    }
+
+    fn looked_at(batches: &[Batch]) -> usize {
+        batches.iter().map(|batch| batch.items.len()).sum()
+    }
+
+    #[tokio::test]
+    async fn what_is_reported_again_is_looked_at_in_each_window_that_follows() {
+        let server = Server::start();
+        let (client, guards) = holding(&server, HOLDS_A_WINDOW).await;
+        let locks = &client.handle.locks;
+        let mut looks = Looks::default();
+        for window in 0..4 {
+            let keys = guards.iter().map(|guard| (**guard.entry.name.key()).into());
+            let (keys, lanes) = (keys.collect(), BTreeSet::new());
+            looks.add(locks, Changed { keys, lanes });
+            let mut taken = looked_at(&looks.take(locks));
+            if taken == 0 {
+                looks.are_due().await;
+                taken = looked_at(&looks.take(locks));
+            }
+            assert_eq!(taken, HOLDS_A_WINDOW, "window {window}");
+        }
+        drop(guards);
+        client.close(Duration::from_secs(5)).await;
+    }
+
+    /// To find what is held over a connection takes a walk through all locks.
+    #[tokio::test]
+    async fn what_is_held_over_a_connection_is_looked_at_once_for_each_report_and_not_all_the_time()
+    {
+        let server = Server::start();
+        let (client, guards) = holding(&server, 1).await;
+        let locks = &client.handle.locks;
+        let lane = guards[0].entry.route().lane();
+        let mut looks = Looks::default();
+        let report = |looks: &mut Looks| {
+            let (keys, lanes) = (BTreeSet::new(), BTreeSet::from([lane]));
+            looks.add(locks, Changed { keys, lanes });
+        };
+        let start = Instant::now();
+        report(&mut looks);
+        assert_eq!(looked_at(&looks.take(locks)), 1);
+        report(&mut looks);
+        looks.are_due().await;
+        assert_eq!(looked_at(&looks.take(locks)), 1);
+        assert!(start.elapsed() >= LANES_PAUSE, "{:?}", start.elapsed());
+        let again = tokio::time::timeout(LANES_PAUSE * 2, looks.are_due());
+        assert!(again.await.is_err(), "nothing was reported since");
+        drop(guards);
+        client.close(Duration::from_secs(5)).await;
+    }
+}

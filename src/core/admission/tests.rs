@@ -237,6 +237,46 @@ fn behind_its_own_operation_a_call_waits_for_a_command_timeout() {
     fixture.permit(others[1]);
 }
 
+/// However long the operation took that has ended.
+#[test]
+fn behind_a_call_of_its_own_that_may_go_on_it_waits_for_a_command_timeout_too() {
+    let mut fixture = Fixture::new();
+    fixture.lock(A);
+    let first = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(first);
+    let others = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
+    for waiter in others {
+        assert!(matches!(fixture.admit(waiter), Admission::OwnerBusy { .. }));
+    }
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+    fixture.step(|core, now, out| core.leave(now, first, out));
+    let since = fixture.now;
+    assert_eq!(fixture.admit(others[1]), Admission::OwnerBusy { since });
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.permit(others[1]);
+}
+
+#[test]
+fn behind_a_release_it_waits_for_a_command_timeout_from_its_beginning_and_from_its_end() {
+    let mut fixture = Fixture::new();
+    fixture.lock(A);
+    let inner = fixture.lock(A);
+    let calls = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
+    fixture.now = fixture.now + RULES.command_timeout;
+    let release = fixture.drop_hold(A, inner);
+    for waiter in calls {
+        let since = fixture.now;
+        assert_eq!(fixture.admit(waiter), Admission::OwnerBusy { since });
+    }
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.step(|core, now, out| core.release_gone(now, A, release, out));
+    let since = fixture.now;
+    assert_eq!(fixture.admit(calls[1]), Admission::OwnerBusy { since });
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.permit(calls[1]);
+}
+
 #[test]
 fn an_immediate_attempt_does_not_keep_the_head_from_attempting() {
     let mut fixture = Fixture::new();

@@ -260,6 +260,17 @@ fn a_call_of_the_same_owner_is_not_handed_the_lock() {
     assert_eq!(fixture.release_sent(A), 0);
 }
 
+/// The answer of the pass took long, and its receiver has as long to pick the lock up.
+#[test]
+fn behind_a_call_that_was_handed_the_lock_another_of_its_owner_waits_for_a_command_timeout() {
+    let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, B]);
+    let unlock = passing(&mut fixture, hold);
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.unlocked(&unlock, 0, None).expect("passed");
+    let since = fixture.now;
+    assert_eq!(fixture.admit(waiters[1]), Admission::OwnerBusy { since });
+}
+
 #[test]
 fn without_a_fence_the_lock_is_freed() {
     let (mut fixture, hold, _) = held_by_a(HandOff::default(), &[B]);

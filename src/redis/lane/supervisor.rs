@@ -463,3 +463,41 @@ const SLOWER_BY: Duration = Duration::from_millis(50);
 
 /// A connection that was used for this long led to the right server.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use test_support::{Server, tokio};
+
+    use super::*;
+    use crate::redis::address::Address;
+    use crate::redis::lane::Lane;
+    use crate::runtime::Runtime;
+
+    #[tokio::test]
+    async fn a_server_that_accepted_writes_for_long_is_replaced_after_the_shortest_pause() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let timeout = Duration::from_millis(1_500);
+        let settings = Settings::from_url(&url, None, timeout, true).expect("valid");
+        let (settings, address) = (Arc::new(settings), Address::new("127.0.0.1", server.port));
+        let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
+        let endpoint = Endpoint::new(address, settings, None, None);
+        let (_lane, mut supervisor) = Lane::new(&Arc::new(endpoint), 0, &context);
+        for used_for in [Duration::ZERO, STABLE_AFTER * 2] {
+            let opened = supervisor.open().await.expect("it answers");
+            let mut first = supervisor.take_over(opened).await.expect("it answers");
+            let link = Arc::get_mut(&mut first.link).expect("nothing else uses it");
+            link.opened_at -= used_for;
+            link.note_misplaced();
+            // The connections before were of no use, one after the other.
+            let mut pause = Backoff::new(false);
+            while pause.next() < Backoff::LONGEST / 4 {}
+            let watching = supervisor.watch(&first.link, &mut first.task, &mut pause);
+            assert!(watching.await.is_some(), "it is replaced");
+            let shortest = Backoff::new(false).next();
+            let begins_again = pause.next() <= shortest * 2;
+            assert_eq!(begins_again, used_for > STABLE_AFTER, "{used_for:?}");
+        }
+        context.end();
+    }
+}

@@ -428,6 +428,26 @@ mod tests {
         assert!(notified.is_ok(), "they are to be assigned again");
     }
 
+    /// The count does not tell while the server still has a channel that is on its way to another one.
+    #[tokio::test]
+    async fn each_channel_has_its_turn_to_be_subscribed_to_again() {
+        let server = Server::start();
+        let (mut task, mut control) = (task(server.port), server.control());
+        let (connection, _messages, _task) = task.connect().await.expect("it responds");
+        let names = ["a", "b", "c", "on its way"].map(name);
+        assert!(task.subscribe(&connection, &names).await);
+        task.subscribed = names[..3].iter().cloned().collect();
+        for lost in &names[..3] {
+            let ended = connection.unsubscribe_sharded(lost).await;
+            ended.expect("it is subscribed to");
+            for _ in 0..3 {
+                assert!(task.has_all(&connection).await);
+            }
+            let listens = control.number(&["SPUBLISH", lost, "0"]);
+            assert_eq!(listens, 1, "{lost} is subscribed to again");
+        }
+    }
+
     #[tokio::test]
     async fn the_end_of_a_connection_loses_what_it_had() {
         let server = Server::start();
