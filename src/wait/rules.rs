@@ -43,6 +43,40 @@ async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() 
     assert_eq!(subscriptions.next_unwanted(), Some(Instant::now() + LINGER));
 }
 
+/// A reply to what was sent before is out of date, and one to what is sent later is not.
+#[tokio::test(start_paused = true)]
+async fn what_is_heard_after_an_instant_is_a_change_since_then() {
+    let subscriptions = Arc::new(Subscriptions::default());
+    let subscription = Subscription::from(subscribe(&subscriptions, &channel()));
+    let second = Duration::from_secs(1);
+    let changes: [&dyn Fn(); 4] = [
+        &|| {
+            subscriptions.take_wanted(9);
+            subscriptions.subscribed("c");
+        },
+        &|| subscriptions.message("c"),
+        &|| subscriptions.missed(),
+        &|| {
+            subscriptions.disconnected();
+            subscriptions.take_wanted(9);
+            subscriptions.subscribed("c");
+        },
+    ];
+    for change in changes {
+        let sent_before = Instant::now();
+        tokio::time::advance(second).await;
+        change();
+        let (version, heard) = (subscription.version(), Instant::now());
+        assert_eq!(subscription.unchanged_since(sent_before), None);
+        assert_eq!(subscription.unchanged_since(heard), None, "perhaps after");
+        tokio::time::advance(second).await;
+        let sent_later = Instant::now();
+        assert_eq!(subscription.unchanged_since(sent_later), Some(version));
+    }
+    subscriptions.disconnected();
+    assert_eq!(subscription.unchanged_since(Instant::now()), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
     let subscriptions = Arc::new(Subscriptions::default());

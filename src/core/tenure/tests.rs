@@ -221,11 +221,10 @@ fn nor_after_a_failover() {
 #[test]
 fn a_failover_leaves_no_deadline_behind_the_servers() {
     let until = local_deadline(NOW, secs(600));
-    let (mut tenure, holds) = tenure_of(&[WATCHDOG]);
+    let (mut tenure, mut ids) = (Tenure::new(NOW, false), crate::core::values::Ids::default());
+    tenure.add(ids.hold(), WATCHDOG, NOW, LEASE, 0, &RULES);
     let nested = LeasePolicy::Fixed { until, limit: None };
-    let mut ids = crate::core::values::Ids::default();
-    let inner = std::iter::repeat_with(|| ids.hold());
-    let inner = inner.skip(holds.len()).next().expect("endless");
+    let inner = ids.hold();
     tenure.add(inner, nested, NOW, secs(600), 0, &RULES);
     assert_eq!(tenure.take_out(inner), Some(until));
     let at = NOW + secs(1);
