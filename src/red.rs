@@ -408,9 +408,11 @@ impl RedLock {
             let owner = self.caller()?;
             self.members.iter().try_for_each(Lock::check_terms)?;
             home.on_runtime(async {
+                let began = Instant::now();
                 match self.queue.turn(&owner, wait, home).await? {
                     Some(turn) => self.rounds(wait, turn).await,
-                    None => Ok(None),
+                    // Those before it may have no answer either.
+                    None => self.outage(wait, began).map_or(Ok(None), Err),
                 }
             })
             .await
@@ -418,9 +420,10 @@ impl RedLock {
         in_span(span.as_deref(), acquiring).await
     }
 
-    /// Why no quorum of the servers can be asked now, if none can.
-    fn problem(&self) -> Option<Error> {
-        let mut problems = self.members.iter().filter_map(Lock::problem);
+    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then.
+    fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
+        let outage = |member: &Lock| member.outage(wait, began);
+        let mut problems = self.members.iter().filter_map(outage);
         problems.nth(self.members.len() - rule::quorum(self.members.len()))
     }
 
@@ -473,7 +476,7 @@ impl RedLock {
                 }
                 Found::TooFew(error) => {
                     drop(round);
-                    let error = error.or_else(|| self.problem());
+                    let error = error.or_else(|| self.outage(wait, Instant::now()));
                     // The last round, in which too few servers had the time to answer.
                     if error.is_none() && was_busy && limit < answered_by {
                         return Ok(None);

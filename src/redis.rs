@@ -290,10 +290,10 @@ impl<'a> Route<'a> {
         settings.ok_or_else(|| Error::of_connection(doing, "", map.no_owner()))
     }
 
-    /// Why no script can be sent now, if none can.
-    pub(crate) fn problem(self) -> Option<SendError> {
+    /// Why no script can be sent now, if none can, or the server has been silent for too long.
+    pub(crate) fn problem(self, is_long: impl Fn(Instant) -> bool) -> Option<SendError> {
         match self.redis.map.owner(self.group) {
-            Some((_, node)) => node.problem(self.lane),
+            Some((_, node)) => node.problem(self.lane, is_long),
             None => Some(SendError::NotAccepted(self.redis.map.no_owner())),
         }
     }

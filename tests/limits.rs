@@ -461,7 +461,7 @@ async fn an_answer_that_comes_too_late_is_no_outage_for_other_callers() {
     proxy.slow_down(ms(100));
     let found = got(late.lease(ms(50)).try_lock().await);
     assert!(is_outage(&found), "{found:?}");
-    let (asked, found) = tokio::join!(asks.try_lock_for(ms(5_000)), queues.try_lock_for(ms(50)));
+    let (asked, found) = tokio::join!(asks.try_lock_for(ms(5_000)), queues.try_lock_for(ms(150)));
     let found = got(found);
     assert!(is_busy(&found), "{found:?}");
     asked

@@ -1,20 +1,22 @@
 //! What the server has last said of a lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
 
 /// What became of the latest attempt of any call of this client, so that a call which was never sent can tell a holder
 /// from an outage.
 #[derive(Default)]
 pub(crate) struct LatestAnswer {
-    /// How many answers there were.
-    answers: AtomicU32,
+    at: Mutex<Option<Instant>>,
     has_failed: AtomicBool,
 }
 
 impl LatestAnswer {
     /// The server has said whether the lock is held.
     pub(crate) fn answered(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+        *self.at.lock() = Some(Instant::now());
         self.has_failed.store(false, Ordering::Relaxed);
     }
 
@@ -23,9 +25,14 @@ impl LatestAnswer {
         self.has_failed.store(true, Ordering::Relaxed);
     }
 
-    /// How many answers there were: more than before, and a failure is over.
-    pub(crate) fn answers(&self) -> u32 {
-        self.answers.load(Ordering::Relaxed)
+    /// When it has last said so.
+    pub(crate) fn answered_at(&self) -> Option<Instant> {
+        *self.at.lock()
+    }
+
+    /// Whether it has since then.
+    pub(crate) fn answered_since(&self, then: Instant) -> bool {
+        self.answered_at().is_some_and(|at| then <= at)
     }
 
     pub(crate) fn has_failed(&self) -> bool {

@@ -38,6 +38,7 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
+    began: Instant,
     /// It was its turn to ask the server.
     pub(super) has_asked: bool,
     /// The server has said that another owner has the lock, and no attempt has failed since.
@@ -51,6 +52,7 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
+            began: Instant::now(),
             has_asked: false,
             has_found_busy: was_busy,
         }
@@ -99,7 +101,7 @@ impl AcquireContext {
         }
         self.has_found_busy = false;
         let retries = self.retries.get_or_insert_with(retries);
-        retries.answers_before = entry.latest.answers();
+        retries.failed_at = Some(Instant::now());
         retries.again(entry.shared(), error).await
     }
 
@@ -138,22 +140,24 @@ impl AcquireContext {
             && let Some(error) = retries.take_failure()
         {
             // By then to another call of this client.
-            was_answered_since = latest.answers() != retries.answers_before;
+            was_answered_since = retries
+                .failed_at
+                .is_some_and(|at| latest.answered_since(at));
             if !was_answered_since {
                 return Some(error);
             }
         }
         // The first connection may be about to be opened: one that does not wait does not wait for that either.
         let is_immediate = !self.has_asked && matches!(request.wait, Wait::Never(_));
-        if is_immediate && latest.answers() == 0 && !latest.has_failed() {
+        if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;
         }
-        if let Some(problem) = entry.route().problem() {
+        if let Some(problem) = entry.outage(request.wait, self.began) {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
         let is_busy = match self.has_asked {
             true => self.has_found_busy || was_answered_since,
-            false => latest.answers() > 0,
+            false => latest.answered_at().is_some(),
         };
         match is_busy && !latest.has_failed() {
             true => None,

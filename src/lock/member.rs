@@ -148,10 +148,9 @@ impl<K> Lock<K> {
         self.client.shared().on_client_runtime(pin!(future)).await
     }
 
-    /// Why no command for it can be sent now, if none can.
-    pub(crate) fn problem(&self) -> Option<Error> {
-        let name = self.valid_name().ok()?;
-        let problem = self.route(&name).problem()?;
+    /// Why its server cannot be asked about it now, if it cannot, for a call that waits so since then.
+    pub(crate) fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
+        let problem = self.entry().ok()?.outage(wait, began)?;
         Some(send_error(problem, Operation::Acquiring).about(&self.given))
     }
 

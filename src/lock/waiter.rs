@@ -12,7 +12,7 @@ use crate::core::{
 use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::owner::{Owner, next_own_id};
-use crate::redis::Backoff;
+use crate::redis::{Backoff, SendError};
 use crate::runtime::{event, sleep_until};
 use crate::shared::{LEASE_MAX, Shared};
 use crate::try_lock::TryLock;
@@ -276,6 +276,19 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
 /// How long the answer to the first attempt is waited for, however short the wait is.
 const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
 
+impl Entry {
+    /// Why the server cannot be asked about the lock now, if it cannot, or says nothing. A call for whose whole wait it has
+    /// been silent finds that out as soon as an attempt of its own would; otherwise a slow answer may still come.
+    pub(super) fn outage(&self, wait: Wait, began: Instant) -> Option<SendError> {
+        let (now, half) = (Instant::now(), self.shared().command_timeout() / 2);
+        let may_be_slow = matches!(wait, Wait::Never(_)) || self.latest.answered_since(began);
+        self.route().problem(|since| {
+            let may_be_slow = may_be_slow || since > began + SHORTEST_ANSWER;
+            now >= since + if may_be_slow { half } else { SHORTEST_ANSWER }
+        })
+    }
+}
+
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
@@ -338,8 +351,8 @@ pub(crate) struct Retries {
     backoff: Option<Backoff>,
     /// How the latest attempt failed.
     failure: Option<Error>,
-    /// How many answers about the lock there had been by then.
-    pub(super) answers_before: u32,
+    /// And when it did.
+    pub(super) failed_at: Option<Instant>,
 }
 
 impl Retries {
@@ -351,7 +364,7 @@ impl Retries {
             since: None,
             backoff: None,
             failure: None,
-            answers_before: 0,
+            failed_at: None,
         })
     }
 

@@ -30,7 +30,7 @@ pub(super) async fn take(
     let mut places = Vec::new();
     let mut pauses = Pauses::default();
     let mut failing = vec![Failing::default(); members.len()];
-    let mut latest = Latest::Nothing;
+    let (mut latest, began) = (Latest::Nothing, Instant::now());
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => {
@@ -45,12 +45,14 @@ pub(super) async fn take(
                 let in_all = gather.is_impatient(Instant::now());
                 match places_in_all(members, in_all, wait.deadline()).await? {
                     Some(first) => places = first,
-                    None => return latest.not_in_time(&members[0]),
+                    None => return latest.not_in_time(members, 0, (wait, began)),
                 }
                 gather.queued();
                 continue;
             }
-            Step::Try(nth) if is_over(answered_by) => return latest.not_in_time(&members[nth]),
+            Step::Try(nth) if is_over(answered_by) => {
+                return latest.not_in_time(members, nth, (wait, began));
+            }
             Step::Try(nth) => {
                 let once = Wait::Never(answered_by);
                 (nth, acquire(&members[nth], once, &latest).await)
@@ -68,7 +70,7 @@ pub(super) async fn take(
             }
             Ok(None) => {
                 failing.fill(Failing::default());
-                latest = Latest::Busy;
+                latest = Latest::Busy(nth);
                 members[nth].is_contended()?
             }
             // It is the next that is waited for; what is lost is taken again.
@@ -88,7 +90,7 @@ pub(super) async fn take(
         let again = now + pauses.next(&members[nth], gather.is_impatient(now));
         pause(&members[nth], again, wait.deadline()).await?;
         if is_over(wait.deadline()) {
-            return latest.not_in_time(&members[nth]);
+            return latest.not_in_time(members, nth, (wait, began));
         }
     }
 }
@@ -96,16 +98,23 @@ pub(super) async fn take(
 /// How the latest round has ended.
 enum Latest {
     Nothing,
-    Busy,
+    /// This one was, at the server or in the queue of its client.
+    Busy(usize),
     Failed(Error),
 }
 
 impl Latest {
-    /// What the call answers when there is no time left for this lock.
-    fn not_in_time<T>(self, member: &Lock) -> Result<Option<T>, Error> {
+    /// What a call that waits so since then answers when there is no time left for the lock with this number.
+    fn not_in_time<T>(
+        self,
+        members: &[Lock],
+        nth: usize,
+        (wait, began): (Wait, Instant),
+    ) -> Result<Option<T>, Error> {
         match self {
-            Self::Nothing => Err(member.not_in_time()),
-            Self::Busy => Ok(None),
+            Self::Nothing => Err(members[nth].not_in_time()),
+            // Its server may have said nothing since, or never.
+            Self::Busy(busy) => members[busy].outage(wait, began).map_or(Ok(None), Err),
             Self::Failed(error) => Err(error),
         }
     }
@@ -193,7 +202,7 @@ async fn acquire_first(
 }
 
 async fn acquire(member: &Lock, wait: Wait, latest: &Latest) -> Result<Option<LockGuard>, Error> {
-    let was_busy = matches!(latest, Latest::Busy);
+    let was_busy = matches!(latest, Latest::Busy(_));
     let taken = member.acquire_or_find(wait, was_busy).await;
     let taken = taken.map_err(|error| error.about(member.given_name()))?;
     Ok(taken.acquired())

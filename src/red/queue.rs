@@ -89,7 +89,7 @@ impl Queue {
         };
         if permit.is_none() {
             // One that does not wait does not wait for the first round of another either.
-            let is_known = matches!(wait, Wait::Never(_)) || self.latest.answers() > 0;
+            let is_known = matches!(wait, Wait::Never(_)) || self.latest.answered_at().is_some();
             return match is_known && !self.latest.has_failed() {
                 true => Ok(None),
                 false => Err(too_few(Operation::Acquiring, lock.given_name())),

@@ -88,6 +88,8 @@ pub(super) struct Judge {
     /// When the connection counts as silent, in microseconds since it was opened: the oldest command that was sent
     /// since the last reply has waited long enough. `NEVER` if there is none.
     silent_at: AtomicU64,
+    /// When the oldest command was sent that has waited since the last reply, in the same way.
+    waits_since: AtomicU64,
 }
 
 impl Judge {
@@ -99,6 +101,7 @@ impl Judge {
             nonces: AtomicU64::new(0),
             busy_since: AtomicU64::new(NEVER),
             silent_at: AtomicU64::new(NEVER),
+            waits_since: AtomicU64::new(NEVER),
         }
     }
 
@@ -113,9 +116,18 @@ impl Judge {
         format!("{}:{nth}", self.token).into()
     }
 
+    /// Since when a command waits and none has had its reply. `None`: no command waits, as far as is known.
+    pub(super) fn waits_since(&self) -> Option<u64> {
+        let since = self.waits_since.load(Ordering::Relaxed);
+        (since != NEVER).then_some(since)
+    }
+
     /// A command is sent now. Returns whether there was one without a reply for this long; then that counts from now.
     pub(super) fn is_long_busy(&self, now: u64, long: u64) -> bool {
         let relaxed = Ordering::Relaxed;
+        _ = self
+            .waits_since
+            .compare_exchange(NEVER, now, relaxed, relaxed);
         let begun = self
             .busy_since
             .compare_exchange(NEVER, now, relaxed, relaxed);
@@ -154,6 +166,7 @@ impl Judge {
     /// Commands that are still without a reply count from the next send.
     fn note_reply(&self) {
         self.silent_at.store(NEVER, Ordering::Relaxed);
+        self.waits_since.store(NEVER, Ordering::Relaxed);
     }
 }
 

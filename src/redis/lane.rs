@@ -128,13 +128,20 @@ impl Lane {
             .unwrap_or_else(|_| Err(self.not_ready()))
     }
 
-    /// Why no script can be sent now, if none can and that is no matter of a moment.
-    pub(super) fn problem(&self) -> Option<SendError> {
+    /// Why no script can be sent now, if none can and that is no matter of a moment; or that the server has been silent since
+    /// then, if that is too long.
+    pub(super) fn problem(&self, is_long: impl Fn(Instant) -> bool) -> Option<SendError> {
         if matches!(*self.current.state.lock(), State::Opening) {
             return None;
         }
-        let now = self.current.now();
-        now.map_or_else(|| Some(self.not_ready()), Result::err)
+        match self.current.now() {
+            None => Some(self.not_ready()),
+            Some(Err(error)) => Some(error),
+            Some(Ok(link)) => link
+                .silent_since()
+                .filter(|since| is_long(*since))
+                .map(|_| SendError::Unknown(link.cause("the server is silent"))),
+        }
     }
 
     fn not_ready(&self) -> SendError {

@@ -102,6 +102,12 @@ impl Link {
         self.judge.silent_at() <= self.micros(Instant::now())
     }
 
+    /// Since when a command has waited and none has had its reply.
+    pub(super) fn silent_since(&self) -> Option<Instant> {
+        let since = self.judge.waits_since()?;
+        Some(self.opened_at + Duration::from_micros(since))
+    }
+
     /// Waits until this connection is silent, a command having no reply. After a stall of this process, which has not
     /// read what has arrived, that counts from now.
     pub(super) async fn silent(&self, silence: Duration) {

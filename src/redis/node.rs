@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
 
 use super::endpoint::Endpoint;
 use super::lane::{ConnectionContext, Lane};
@@ -81,9 +82,14 @@ impl Node {
         })
     }
 
-    /// Why no script can be sent now over this lane, if it has been used and none can.
-    pub(super) fn problem(&self, nth: usize) -> Option<SendError> {
-        self.lanes[nth].get()?.problem()
+    /// Why no script can be sent now over this lane, if it has been used and none can, or the server has been silent on it
+    /// for too long.
+    pub(super) fn problem(
+        &self,
+        nth: usize,
+        is_long: impl Fn(Instant) -> bool,
+    ) -> Option<SendError> {
+        self.lanes[nth].get()?.problem(is_long)
     }
 
     /// How many lanes are for commands.

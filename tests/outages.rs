@@ -1,0 +1,216 @@
+//! A call that was never sent, because another one of its client is under way, reports an outage as one, and not as another
+//! owner.
+
+use redisson_lock::{Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
+use test_support::kinds::{KINDS, against};
+use test_support::{Proxy, TestServer, ms, tokio};
+
+async fn client(server: &TestServer) -> LockClient {
+    server
+        .client_with(|builder| builder.command_timeout(ms(900)))
+        .await
+}
+
+fn is_outage<G>(found: &Result<Option<G>, Error>) -> bool {
+    matches!(found, Err(Error::NoAnswer { .. }))
+}
+
+/// How a hold ends while the server hangs.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Dropped,
+    UnlockUnderWay,
+    UnlockFailed,
+}
+
+impl End {
+    async fn of(self, guard: LockGuard) -> Option<tokio::task::JoinHandle<Result<(), Error>>> {
+        match self {
+            Self::Dropped => drop(guard),
+            Self::UnlockUnderWay => return Some(tokio::spawn(guard.unlock())),
+            Self::UnlockFailed => {
+                let unlocked = guard.unlock().await;
+                assert!(
+                    matches!(unlocked, Err(Error::NoAnswer { .. })),
+                    "{unlocked:?}"
+                );
+            }
+        }
+        None
+    }
+}
+
+/// The latest that the server has said is that this client has the lock. Returns what was wrong.
+async fn after(kind: LockKind, end: End) -> Vec<String> {
+    let server = TestServer::new();
+    let client = client(&server).await;
+    let (first, second) = (client.owner(), client.owner());
+    let guard = client.lock_of(kind, "a").owned_by(&first).lock().await;
+    let guard = guard.expect("free");
+    server.pause();
+    let unlocking = end.of(guard).await;
+    tokio::task::yield_now().await;
+    let mut wrong = Vec::new();
+    for (owner, wait) in [(&first, 300), (&second, 300), (&second, 1_500)] {
+        let lock = client.lock_of(against(kind), "a").owned_by(owner);
+        let found = lock.try_lock_for(ms(wait)).await;
+        if !is_outage(&found) {
+            wrong.push(format!("{kind}, {end:?}, {wait} ms: {found:?}"));
+        }
+    }
+    server.resume();
+    if let Some(unlocking) = unlocking {
+        _ = unlocking.await;
+    }
+    server.finish([client]).await;
+    wrong
+}
+
+#[tokio::test]
+async fn after_a_hold_whose_release_has_no_answer() {
+    let mut all = tokio::task::JoinSet::new();
+    for kind in KINDS {
+        for end in [End::Dropped, End::UnlockUnderWay, End::UnlockFailed] {
+            all.spawn(after(kind, end));
+        }
+    }
+    let wrong = all.join_all().await.concat();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn behind_a_call_of_the_same_client_that_has_no_answer() {
+    let mut wrong = Vec::new();
+    for kind in KINDS {
+        let server = TestServer::new();
+        let client = client(&server).await;
+        let (first, second) = (client.owner(), client.owner());
+        let lock = client.lock_of(against(kind), "a");
+        let guard = lock.lock().await.expect("free");
+        // While it is there, so is what the client knows of the lock.
+        let handle = guard.handle();
+        guard.unlock().await.expect("held");
+        server.pause();
+        let asks = lock.owned_by(&first);
+        let asks = tokio::spawn(async move { asks.lock().await.map(drop) });
+        tokio::task::yield_now().await;
+        let found = lock.owned_by(&second).try_lock_for(ms(300)).await;
+        if !is_outage(&found) {
+            wrong.push(format!("{kind}: {found:?}"));
+        }
+        assert!(matches!(
+            asks.await.expect("no panic"),
+            Err(Error::NoAnswer { .. })
+        ));
+        server.resume();
+        drop(handle);
+        server.finish([client]).await;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// It waits in the queue of its client for a lock that another client held before the server was lost.
+#[tokio::test]
+async fn of_several_locks_in_the_queue_of_their_client() {
+    let mut server = TestServer::new();
+    let (ours, theirs) = (client(&server).await, server.client().await);
+    let held = theirs.lock("b").lock().await.expect("free");
+    let queues = ours.lock("b").retry_for(ms(60_000));
+    let queues = tokio::spawn(async move { queues.lock().await.map(drop) });
+    let multi = MultiLock::new([ours.lock("a"), ours.lock("b")]).expect("two");
+    let waiting = tokio::spawn(async move { multi.try_lock_for(ms(4_000)).await });
+    tokio::time::sleep(ms(500)).await;
+    server.kill();
+    let found = waiting.await.expect("no panic");
+    assert!(is_outage(&found), "{found:?}");
+    queues.abort();
+    drop((held, ours, theirs));
+}
+
+/// A server that has never said anything of its lock.
+#[tokio::test]
+async fn of_several_locks_with_a_silent_server() {
+    let (one, two) = (TestServer::new(), TestServer::new());
+    let (first, second) = (client(&one).await, client(&two).await);
+    two.pause();
+    let asks = second.lock("b").retry_for(ms(60_000));
+    let asks = tokio::spawn(async move { asks.lock().await.map(drop) });
+    tokio::task::yield_now().await;
+    for wait in [300, 2_000] {
+        let multi = MultiLock::new([first.lock("a"), second.lock("b")]).expect("two");
+        let found = multi.try_lock_for(ms(wait)).await;
+        assert!(is_outage(&found), "{wait} ms: {found:?}");
+    }
+    asks.abort();
+    _ = asks.await;
+    two.resume();
+    first.close(ms(5_000)).await;
+    second.close(ms(5_000)).await;
+    one.finish([]).await;
+    two.finish([]).await;
+}
+
+#[tokio::test]
+async fn of_a_red_lock_behind_a_round_without_an_answer() {
+    let servers = [(); 3].map(|()| TestServer::new());
+    let mut clients = Vec::new();
+    for server in &servers {
+        clients.push(client(server).await);
+    }
+    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
+    let guard = red.lock().await.expect("free");
+    guard.unlock().await.expect("held");
+    servers.iter().for_each(|server| server.pause());
+    let asks = red.owned_by(&clients[0].owner());
+    let asks = tokio::spawn(async move { asks.lock().await.map(drop) });
+    tokio::task::yield_now().await;
+    let second = red.owned_by(&clients[0].owner());
+    let found = second.try_lock_for(ms(300)).await;
+    assert!(is_outage(&found), "{found:?}");
+    asks.abort();
+    _ = asks.await;
+    servers.iter().for_each(|server| server.resume());
+    for client in clients {
+        client.close(ms(5_000)).await;
+    }
+    for server in servers {
+        server.finish([]).await;
+    }
+}
+
+/// Owners of the other kinds do not wait for each other in their client.
+fn waits_in_the_client(kind: LockKind) -> bool {
+    !matches!(kind, LockKind::Read | LockKind::Fair | LockKind::Spin)
+}
+
+/// A server that is slow has not hung: others of the client have the lock in turn.
+#[tokio::test]
+async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
+    for kind in KINDS.into_iter().filter(|kind| waits_in_the_client(*kind)) {
+        let server = TestServer::new();
+        let proxy = Proxy::start(server.port).await;
+        let client = LockClient::connect(&proxy.url()).await.expect("connected");
+        let lock = client.lock_of(kind, "a");
+        proxy.slow_down(ms(60));
+        let loops = (0..8).map(|_| {
+            let lock = lock.owned_by(&client.owner());
+            tokio::spawn(async move {
+                loop {
+                    let guard = lock.lock().await.expect("no outage");
+                    guard.unlock().await.expect("held");
+                }
+            })
+        });
+        let loops: Vec<_> = loops.collect();
+        tokio::time::sleep(ms(300)).await;
+        for _ in 0..3 {
+            let found = lock.owned_by(&client.owner()).try_lock_for(ms(150)).await;
+            assert!(matches!(found, Ok(None)), "{kind}: {found:?}");
+        }
+        loops.iter().for_each(tokio::task::JoinHandle::abort);
+        proxy.slow_down(ms(0));
+        client.close(ms(5_000)).await;
+        proxy.stop().await;
+        server.finish([]).await;
+    }
+}
