@@ -122,7 +122,8 @@ async fn an_unlock_without_a_reply_that_is_not_polled_is_sent_again() {
 /// `a` and `{a}` are announced on one channel.
 #[tokio::test]
 async fn the_next_is_served_behind_a_head_beside_another_lock_of_the_same_channel() {
-    for beside in ["b", "{a}"] {
+    // Where nothing was heard on a channel that is confirmed, one attempt is enough.
+    for (beside, makes) in [("b", 2), ("{a}", 1)] {
         let server = TestServer::new();
         let theirs = server.client().await;
         let builder = LockClient::builder().command_timeout(COMMAND);
@@ -141,9 +142,8 @@ async fn the_next_is_served_behind_a_head_beside_another_lock_of_the_same_channe
         let next = tokio::spawn(async move { lock.lock().await?.unlock().await });
         let other = tokio::spawn(async move { other.lock().await?.unlock().await });
         eventually("they queue", ms(2_000), || ours.stats().waiting == 3).await;
-        // The waiter of the other lock has subscribed after its first attempt, and made its second.
         let mut attempts = || control.calls("evalsha") - calls;
-        eventually("it waits", ms(2_000), || attempts() == 2).await;
+        eventually("it waits", ms(2_000), || attempts() == makes).await;
         held.unlock().await.expect("held");
         let served = within(ms(5_000), next).await;
         let served = served.unwrap_or_else(|| panic!("not served beside {beside}"));

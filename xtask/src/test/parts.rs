@@ -110,6 +110,7 @@ pub(super) const FIRST: [Part; 10] = [
             "handoff",
             "hangs",
             "limits",
+            "outages",
         ],
     ),
     // A cluster of its own for each row.
