@@ -1,6 +1,6 @@
 //! Jobs that a caller drives: the future of an unlock polls the job of its release in place, and that of a red lock the
 //! job of its round, so that an answer wakes one task and not two. What the job says while it is polled wakes none: its
-//! caller looks for it in the same poll. tokio would poll the task once more, and wake another thread to share it with.
+//! caller looks for it in the same poll. tokio would poll the task another time, and wake a thread to share it with.
 //!
 //! Between two polls a job is kept here, and not in the caller's future. If the caller leaves, its job is spawned; if
 //! it does not poll its future for a quarter of a command timeout, the renewal task takes the job. So those who wait

@@ -416,8 +416,8 @@ impl<K> Lock<K> {
     /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
     /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
     /// handed over at that moment goes to the next in the queue. The answer to a first attempt is waited for until 40 ms
-    /// have passed, however short the wait is. A wait of zero makes one attempt, which ends after the command timeout;
-    /// one of more than ten years ends after ten.
+    /// have passed, however short the wait is. A wait of zero makes one attempt and does not queue, as
+    /// [`try_lock`](Self::try_lock), which has a command timeout for it instead; one of more than ten years ends after ten.
     ///
     /// # Errors
     ///
@@ -451,7 +451,7 @@ impl<K> Lock<K> {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
     ///
     /// # Errors
     ///

@@ -199,7 +199,8 @@ impl MultiLock {
     /// another owner.
     ///
     /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
-    /// the deadline whatever the servers do; what it has taken, and what is in flight, is released in the background.
+    /// the deadline whatever the servers do, or after 40 ms, whichever is later, as [`Lock::try_lock_for`]; what it has
+    /// taken, and what is in flight, is released in the background.
     ///
     /// # Errors
     ///
@@ -224,7 +225,7 @@ impl MultiLock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
     ///
     /// # Errors
     ///

@@ -243,7 +243,7 @@ impl RedLock {
     /// answered.
     ///
     /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
-    /// the deadline, even if the `member_timeout` is longer.
+    /// the deadline, even if the `member_timeout` is longer; the first has 40 ms, as [`Lock::try_lock_for`].
     ///
     /// # Errors
     ///
@@ -268,7 +268,7 @@ impl RedLock {
         self.acquire(Wait::of(wait)).await
     }
 
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`.
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
     ///
     /// # Errors
     ///

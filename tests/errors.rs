@@ -779,7 +779,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
             Error::Refused {
                 kind: RefusedKind::TooManyClients,
                 ..
-            } | Error::NoAnswer { .. }
+            }
         ),
         "{refused:?}"
     );

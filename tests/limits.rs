@@ -11,6 +11,9 @@ use test_support::{Proxy, TestServer, eventually, ms, stalls, tokio};
 /// How much later than its limit a call may answer, on a machine that runs.
 const LATE: Duration = Duration::from_millis(50);
 
+/// How long the answer to a first attempt is waited for at least.
+const FIRST_ANSWER: Duration = Duration::from_millis(40);
+
 /// Whether it got the lock. What it got it has released.
 type Answer = Result<bool, Error>;
 
@@ -123,7 +126,7 @@ impl Scene {
             let lock = lock.sync_replicas(1, ms(100));
             Box::pin(async move { got(lock.try_lock_for(wait).await) })
         });
-        add("behind another call".to_owned(), plain, |lock, wait| {
+        let behind: fn(Lock, Duration) -> BoxedAnswer = |lock, wait| {
             Box::pin(async move {
                 let before = lock.clone();
                 let before = tokio::spawn(async move { before.lock().await.map(drop) });
@@ -132,7 +135,25 @@ impl Scene {
                 before.abort();
                 found
             })
+        };
+        add("behind its own call".to_owned(), plain, |lock, wait| {
+            Box::pin(async move {
+                let before = async {
+                    loop {
+                        let _ = lock.lock().await;
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = before => unreachable!("it goes on calling"),
+                    found = lock.try_lock_for(wait) => got(found),
+                }
+            })
         });
+        // Without a wait it is busy immediately.
+        if !wait.is_zero() {
+            add("behind another call".to_owned(), plain, behind);
+        }
         calls.extend(self.blocking_calls_of_one(wait));
         calls
     }
@@ -258,7 +279,7 @@ async fn wrong(calls: Vec<Call>, is_right: fn(&Answer) -> bool) -> Vec<String> {
             let start = Instant::now();
             let answer = call.answer.await;
             let took = start.elapsed();
-            let is_late = took > call.wait + LATE + stalls(start);
+            let is_late = took > call.wait.max(FIRST_ANSWER) + LATE + stalls(start);
             (is_late || !is_right(&answer)).then(|| {
                 let Call { what, wait, .. } = call;
                 format!("{what}, for {wait:?}: {answer:?} after {took:?}")
@@ -289,25 +310,33 @@ fn assert_none(wrong: &[String]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_server_is_down_each_call_answers_at_its_limit_and_says_so() {
     let mut scene = Scene::new().await;
+    let without_time = scene.calls(&[0, 1]).await;
     let calls = scene.calls(&[20, 100, 1_000, 5_000]).await;
     scene.servers.iter_mut().for_each(|server| server.kill());
-    let wrong = wrong(calls, is_outage).await;
+    let wrong = [
+        wrong(without_time, is_outage).await,
+        wrong(calls, is_outage).await,
+    ];
     scene
         .servers
         .iter_mut()
         .for_each(|server| server.start_again());
-    assert_none(&wrong);
+    assert_none(&wrong.concat());
     scene.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_the_server_hangs_each_call_answers_at_its_limit_and_what_it_sent_is_undone() {
     let scene = Scene::new().await;
+    let without_time = scene.calls(&[0, 1]).await;
     let calls = scene.calls(&[20, 100, 1_000, 5_000]).await;
     scene.servers.iter().for_each(|server| server.pause());
-    let wrong = wrong(calls, is_outage).await;
+    let wrong = [
+        wrong(without_time, is_outage).await,
+        wrong(calls, is_outage).await,
+    ];
     scene.servers.iter().for_each(|server| server.resume());
-    assert_none(&wrong);
+    assert_none(&wrong.concat());
     scene.finish().await;
 }
 
@@ -357,17 +386,19 @@ async fn a_wait_that_is_shorter_than_a_round_trip_makes_an_attempt() {
     let theirs = server.client().await;
     proxy.slow_down(ms(3));
     // A token stays.
-    for kind in KINDS.into_iter().filter(|kind| *kind != LockKind::Fenced) {
-        let [one, other] = ["one", "other"].map(|name| format!("{kind} {name}"));
+    let kinds = KINDS.into_iter().filter(|kind| *kind != LockKind::Fenced);
+    for (kind, wait) in kinds.flat_map(|kind| [(kind, ms(0)), (kind, ms(1))]) {
+        let [one, other] = ["one", "other"].map(|name| format!("{kind} {name} {wait:?}"));
         let lock = ours.lock_of(kind, &*one);
         let start = Instant::now();
-        let guard = lock.try_lock_for(ms(1)).await;
-        let is_slow = |start| !stalls(start).is_zero();
+        let guard = lock.try_lock_for(wait).await;
+        let is_slow = |start| stalls(start) > ms(10);
         assert!(got(guard).is_ok_and(|taken| taken) || is_slow(start));
-        let held = theirs.lock_of(kind, &*other).lock().await.expect("free");
+        let theirs = theirs.lock_of(against(kind), &*other);
+        let held = theirs.lock().await.expect("free");
         let lock = ours.lock_of(kind, &*other);
         let start = Instant::now();
-        let found = got(lock.try_lock_for(ms(1)).await);
+        let found = got(lock.try_lock_for(wait).await);
         assert!(is_busy(&found) || is_slow(start), "{kind}: {found:?}");
         held.unlock().await.expect("held");
     }

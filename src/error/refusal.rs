@@ -142,10 +142,17 @@ impl RefusalKind {
     /// Whether the state of the server or of the connection is the reason, and not the command.
     pub(crate) fn is_of_the_server(&self) -> bool {
         match self {
-            Self::NoPassword | Self::WrongPassword => true,
+            Self::NoPassword | Self::WrongPassword | Self::ProtectedMode => true,
             Self::Known(kind) => matches!(
                 kind,
-                ClusterDown | ReadOnly | Loading | MasterDown | Misconf | Busy | NotEnoughReplicas
+                ClusterDown
+                    | ReadOnly
+                    | Loading
+                    | MasterDown
+                    | Misconf
+                    | Busy
+                    | NotEnoughReplicas
+                    | TooManyClients
             ),
             _ => false,
         }

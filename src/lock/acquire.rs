@@ -33,13 +33,18 @@ impl<K> Lock<K> {
         Ok(self.acquire_or_find(wait, false).await?.acquired())
     }
 
-    /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one.
+    /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one. A wait of zero is
+    /// [`try_lock`](Self::try_lock).
     #[cfg(feature = "macros")]
     pub(crate) async fn try_lock_for_or_find(
         &self,
         wait: Duration,
     ) -> Result<TryLock<LockGuard<K>>, Error> {
-        self.acquire_or_find(Wait::of(wait), false).await
+        let wait = match wait {
+            Duration::ZERO => Wait::Never(None),
+            wait => Wait::of(wait),
+        };
+        self.acquire_or_find(wait, false).await
     }
 
     /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.

@@ -147,8 +147,10 @@ impl AcquireContext {
                 return Some(error);
             }
         }
-        // The first connection may be about to be opened: one that does not wait does not wait for that either.
-        let is_immediate = !self.has_asked && matches!(request.wait, Wait::Never(_));
+        // The first connection may be about to be opened: one that finds others in the queue does not wait for that.
+        let is_over = |limit: Instant| limit <= Instant::now();
+        let is_immediate = !self.has_asked
+            && matches!(request.wait, Wait::Never(limit) if !limit.is_some_and(is_over));
         if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;
         }

@@ -292,7 +292,7 @@ impl Entry {
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Wait {
-    /// One attempt, which ends then if not before.
+    /// One attempt, which ends then if not before. Without a limit it ends as a command does.
     Never(Option<Instant>),
     Until(Instant),
     Forever,
@@ -304,9 +304,10 @@ impl Wait {
     /// A wait has a deadline however long it is: attempts that fail are repeated until then. It is cut long
     /// before the end of the clock's range, where timers cannot be made any more.
     pub(crate) fn of(wait: Duration) -> Self {
+        let now = Instant::now();
         match wait {
-            Duration::ZERO => Self::Never(None),
-            wait => Self::Until(Instant::now() + wait.min(LEASE_MAX)),
+            Duration::ZERO => Self::Never(Some(now + SHORTEST_ANSWER)),
+            wait => Self::Until(now + wait.min(LEASE_MAX)),
         }
     }
 

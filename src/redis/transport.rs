@@ -173,6 +173,14 @@ impl ConnectionError {
         matches!(self, Self::Refused(refusal) if !refusal.kind.is_of_the_server())
     }
 
+    /// What a server has said in place of accepting the connection. It is about no command.
+    pub(crate) fn of_a_connection(self) -> Self {
+        match self.is_about_the_command() {
+            true => Self::Lost(self.to_string()),
+            false => self,
+        }
+    }
+
     pub(crate) fn silent() -> Self {
         Self::Timeout("no answer".to_owned())
     }

@@ -49,7 +49,7 @@ struct Migrating;
 /// |---|---|---|
 /// | `name = "order:{order.id}"` | required | the lock's name: text with arguments of the function and their fields |
 /// | `prefix = "shop:"` | none | text or a constant, put before the name as it is |
-/// | `wait = "5s"` | no limit | how long to wait for the lock at most; `"0s"` makes one attempt |
+/// | `wait = "5s"` | no limit | how long to wait for the lock at most; `"0s"` makes one attempt, as `try_lock` |
 /// | `busy = "error"` or `"skip"` | `"error"` | what to do if the lock is not free within `wait` |
 /// | `lease = "10s"` | the watchdog | a fixed lease, as `Lock::lease` |
 /// | `kind = "fenced"` | `plain` | the kind of lock: `plain`, `fenced`, `spin`, `string` or `fair`, or a part of a read-write lock, `read` or `write`; the function sees no token |

@@ -151,16 +151,16 @@ impl Socket {
             let accepted = stream.as_mut().poll_write(context, bytes);
             self.is_full = accepted.is_pending();
             match ready!(accepted) {
-                Ok(0) => return Poll::Ready(lost("the connection accepts nothing")),
+                Ok(0) => return unless_refused(requests, lost("the connection accepts nothing")),
                 Ok(count) => requests.written(count),
-                Err(problem) => return Poll::Ready(failed(problem)),
+                Err(problem) => return unless_refused(requests, failed(problem)),
             }
             self.is_unflushed = true;
         }
         if self.is_unflushed {
             match ready!(stream.as_mut().poll_flush(context)) {
                 Ok(()) => self.is_unflushed = false,
-                Err(problem) => return Poll::Ready(failed(problem)),
+                Err(problem) => return unless_refused(requests, failed(problem)),
             }
         }
         Poll::Pending
@@ -186,6 +186,14 @@ impl Socket {
                 Err(problem) => Err(failed(problem)),
             },
         )
+    }
+}
+
+/// A server that refuses a connection says why, and closes it. The reader finds both, after what was written in vain.
+fn unless_refused(requests: &Requests, why: ConnectionError) -> Poll<ConnectionError> {
+    match requests.is_unanswered() {
+        true => Poll::Pending,
+        false => Poll::Ready(why),
     }
 }
 
@@ -239,7 +247,7 @@ pub(super) fn complete(
     while let Some(arrived) = replies.next()? {
         match (arrived, reports) {
             (Arrived::Reply(answer), _) => {
-                let awaited = requests.lock().next_awaited()?;
+                let awaited = requests.lock().next_awaited(&answer)?;
                 awaited.reply(answer)?;
             }
             (Arrived::Push(push), Some(reports)) => reports.read(&push),

@@ -72,6 +72,8 @@ pub(super) struct Requests {
     awaited: VecDeque<Awaited>,
     /// Of requests that have ended without a reply.
     answers: Answers,
+    /// There was a reply: the server has accepted the connection.
+    was_answered: bool,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
 }
@@ -137,7 +139,7 @@ impl Requests {
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
         if let Some(end) = &self.end {
-            return Err(not_sent(&end.to_string(), true));
+            return Err(not_sent_after(end));
         }
         let unanswered = self.awaited.len() + self.unwritten.len();
         if self.buffer.len() >= UNWRITTEN_MAX || unanswered >= UNANSWERED_MAX {
@@ -225,9 +227,19 @@ impl Requests {
         self.unwritten.is_empty()
     }
 
-    /// Who gets the next reply. `Err`: no request awaits one, so that replies are out of step.
-    pub(super) fn next_awaited(&mut self) -> Result<Awaited, ConnectionError> {
+    /// Whether the server may still refuse the connection.
+    pub(super) fn is_unanswered(&self) -> bool {
+        !self.was_answered
+    }
+
+    /// Who gets the next reply. `Err`: no request awaits one, so that replies are out of step. But an error before any
+    /// reply is why the server refuses the connection, which it then closes.
+    pub(super) fn next_awaited(&mut self, next: &Answer) -> Result<Awaited, ConnectionError> {
+        let is_first = !std::mem::replace(&mut self.was_answered, true);
         let awaited = self.awaited.pop_front();
+        if let (true, None, Err(refused)) = (is_first, &awaited, next) {
+            return Err(refused.clone().of_a_connection());
+        }
         shorten(&mut self.awaited);
         let expected = awaited.as_ref().and_then(|it| it.expected.as_ref());
         if let Some(expected) = expected.filter(|_| self.is_idle()) {
@@ -253,7 +265,7 @@ impl Requests {
         for request in self.unwritten.drain(..) {
             let why = match request.is_begun {
                 true => why.clone(),
-                false => not_sent(&why.to_string(), true),
+                false => not_sent_after(why),
             };
             self.answers.0.push((request.awaited, Err(why)));
         }
@@ -273,6 +285,14 @@ pub(super) fn give_back(buffer: &mut BytesMut) {
 fn shorten<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > QUEUE_KEPT {
         *queue = VecDeque::new();
+    }
+}
+
+/// A connection that was refused says so to each caller.
+fn not_sent_after(end: &ConnectionError) -> ConnectionError {
+    match end {
+        ConnectionError::Refused(_) => end.clone(),
+        _ => not_sent(&end.to_string(), true),
     }
 }
 

@@ -98,6 +98,7 @@ fn not_in_time(arguments: &Run, holder: Option<&Holder>) -> Problem {
 async fn take<K>(lock: &Lock<K>, wait: Option<Duration>) -> Result<Option<LockGuard<K>>, Error> {
     match wait {
         None => lock.lock().await.map(Some),
+        Some(Duration::ZERO) => lock.try_lock().await,
         Some(wait) => lock.try_lock_for(wait).await,
     }
 }

@@ -180,6 +180,16 @@ fn who_held_a_lock_that_is_not_free_in_time_is_said() {
     );
 }
 
+/// Without a wait too the server has its time to answer.
+#[test]
+fn one_attempt_has_as_long_as_a_command() {
+    let fixture = Fixture::new();
+    let mut control = fixture.control();
+    control.run(&["CLIENT", "PAUSE", "1000", "WRITE"]);
+    let finished = fixture.start_script(&["--wait", "0"], "true").end();
+    finished.with_code(0);
+}
+
 /// What is in the way of one part of a read-write lock holds the other one.
 #[test]
 fn who_held_a_part_of_a_read_write_lock_is_said() {

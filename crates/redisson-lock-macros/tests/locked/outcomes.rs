@@ -173,6 +173,15 @@ async fn a_server_that_does_not_answer_skips_nothing() {
         "{failed:?}"
     );
     assert!(start.elapsed() <= ms(5_050), "{:?}", start.elapsed());
+
+    // One attempt has as long as a command.
+    let start = Instant::now();
+    let failed = shop.report().await;
+    assert!(
+        matches!(failed, Err(SaleError::Lock(Error::NoAnswer { .. }))),
+        "{failed:?}"
+    );
+    assert!(start.elapsed() >= ms(2_900), "{:?}", start.elapsed());
     assert_eq!(shop.runs(), 0);
 
     shop.fake.resume();

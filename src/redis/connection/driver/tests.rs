@@ -396,6 +396,27 @@ async fn the_end_of_a_connection_ends_all_that_is_in_flight() {
     }
 }
 
+/// A server that refuses connections closes them before it reads: the reason is there, and a write fails.
+#[tokio::test]
+async fn why_a_connection_is_refused_is_read_before_a_failed_write_counts() {
+    for is_begun in [false, true] {
+        let mut fixture = Fixture::new(1 << 16);
+        if is_begun {
+            // The tasks wait for the socket.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        fixture
+            .answers(b"-ERR max number of clients reached\r\n")
+            .await;
+        drop(std::mem::replace(&mut fixture.server, duplex(1).0));
+        let refused = fixture.ping().await.expect("answered");
+        assert!(
+            matches!(refused, Err(ConnectionError::Refused(_))),
+            "{is_begun}: {refused:?}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn an_aborted_task_leaves_no_caller_waiting() {
     let mut fixture = Fixture::new(1 << 16);

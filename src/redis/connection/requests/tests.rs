@@ -31,7 +31,7 @@ fn add(requests: &mut Requests, deadline: Instant) -> oneshot::Receiver<Answer> 
 }
 
 fn reply(requests: &mut Requests, reply: Answer) -> Result<(), ConnectionError> {
-    requests.next_awaited()?.reply(reply)
+    requests.next_awaited(&reply)?.reply(reply)
 }
 
 fn number(number: i64) -> Answer {
@@ -126,6 +126,32 @@ fn a_reply_that_is_not_awaited_is_an_error() {
     // It is not written yet.
     let _reply = add(&mut requests, later());
     assert!(reply(&mut requests, number(1)).is_err());
+}
+
+/// A server that refuses a connection says why before it reads. Any other error is no answer to a command of its own.
+#[test]
+fn an_error_before_any_reply_is_why_the_connection_is_refused() {
+    let full = || ConnectionError::refused("ERR max number of clients reached");
+    let mut requests = Requests::default();
+    let mut unwritten = add(&mut requests, later());
+    let why = reply(&mut requests, Err(full())).expect_err("refused");
+    requests.end(&why);
+    requests.take_answers().send();
+    let is_refused = |answer: &ConnectionError| matches!(answer, ConnectionError::Refused(_));
+    assert!(matches!(unwritten.try_recv(), Ok(Err(why)) if is_refused(&why)));
+    let after = requests.add([ping()], later());
+    assert!(matches!(after, Err(why) if is_refused(&why)));
+
+    let later_on = ConnectionError::refused("ERR come back later");
+    let why = reply(&mut Requests::default(), Err(later_on)).expect_err("refused");
+    assert!(matches!(&why, ConnectionError::Lost(text) if text.contains("come back")));
+
+    let mut in_use = Requests::default();
+    let _reply = add(&mut in_use, later());
+    in_use.written(PING_BYTES.len());
+    reply(&mut in_use, number(1)).expect("it fits");
+    let why = reply(&mut in_use, Err(full())).expect_err("out of step");
+    assert!(!is_refused(&why), "{why:?}");
 }
 
 #[test]
