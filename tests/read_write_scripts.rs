@@ -1311,6 +1311,38 @@ fn a_count_without_keys_costs_a_bounded_number_of_commands() {
     }
 }
 
+/// In a cluster, which it recognizes by more keys. Otherwise the call that follows would find none that it is to remove, and
+/// leave a lock that nobody has.
+#[test]
+fn a_forced_unlock_that_lacks_keys_keeps_one_that_it_names() {
+    let server = Server::start();
+    let control = &mut server.control();
+    control.run(&[
+        "HSET", "k", "mode", "read", "me:1", "1", "me:2", "1", "you:1", "1",
+    ]);
+    control.run(&["EXPIRE", "k", "900"]);
+    let [mine, second, theirs] = ["me:1", "me:2", "you:1"].map(|owner| hold_key("k", owner, 1));
+    let args = ["me:1", "0", CHANNEL, "publish", "me:2"];
+    let mut force = |keys: &[&str]| {
+        let count = keys.len().to_string();
+        let words = ["EVAL", FORCE_UNLOCK, &count].into_iter();
+        let words: Vec<_> = words.chain(keys.iter().copied()).chain(args).collect();
+        control.run(&words)
+    };
+    let wanted = force(&["k", &mine, &second]);
+    assert_eq!(wanted, format!("-7 {theirs}"));
+    let fields = fields_of_k(&server);
+    assert!(["me:1", "me:2"].iter().any(|named| fields.contains(named)));
+    assert!(fields.contains("you:1"), "{fields}");
+    let wanted = force(&["k", &theirs]);
+    assert!(wanted.starts_with("-7 "), "{wanted}");
+    assert_eq!(force(&["k", &mine, &second]), "1");
+}
+
+fn fields_of_k(server: &Server) -> String {
+    server.control().run(&["HKEYS", "k"])
+}
+
 /// However many holds there are inside, one more costs the same.
 #[test]
 fn a_nested_read_costs_the_same_whatever_its_depth() {
