@@ -1,7 +1,7 @@
 //! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
-//! What falls due within a tenth of the period is renewed together, up to 100 locks a script call, the
-//! calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
+//! What falls due within a tenth of the period is renewed together, up to 100 locks (25 read holds) a script
+//! call, the calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
 //!
 //! What servers report as changed by others is looked at.
 //!
@@ -222,9 +222,13 @@ async fn renew(batch: Batch) -> Vec<Batch> {
                 (item, held)
             }));
         }
-        // Of the keys of a slot that is on its way, some are at one node and some at the other.
+        // Of the keys of a slot that is on its way, some are at one node and some at the other; or too many are gone.
         Err(failed)
-            if failed.error.refusal() == Some(&RefusalKind::TryAgain) && items.len() > 1 =>
+            if items.len() > 1
+                && matches!(
+                    failed.error.refusal(),
+                    Some(RefusalKind::TryAgain | RefusalKind::TooManyKeys)
+                ) =>
         {
             let alone = items.into_iter().map(|item| vec![item]);
             return alone.map(|items| Batch { items, limit }).collect();

@@ -389,8 +389,14 @@ fn read_release_leaves_the_lock_to_those_who_have_live_keys() {
                 "-1",
                 "read 90: you:1 1 [-1]",
             ),
-            // Readers that are dead keep nothing.
+            // Readers that are dead keep nothing, and none stays beside those that are alive.
             ("read 90: me:1 1 [90] you:1 1 [_]", "1", "0", ""),
+            (
+                "read 90: me:1 1 [90] you:1 2 [_ _] you:2 1 [40]",
+                "1",
+                "-1",
+                "read 40: you:2 1 [40]",
+            ),
             (
                 "write 20: me:1 2 [20 20] me:1:write 1",
                 "1",
@@ -1258,7 +1264,7 @@ fn commands_called(control: &mut Control) -> u64 {
     calls.sum()
 }
 
-/// Another program may have written any count: it costs no more than a thousand keys. As not all of them were read, neither
+/// Another program may have written any count: it costs no more than 300 keys. As not all of them were read, neither
 /// the lock nor its lease is taken from that reader.
 #[test]
 fn a_count_without_keys_costs_a_bounded_number_of_commands() {
@@ -1278,7 +1284,7 @@ fn a_count_without_keys_costs_a_bounded_number_of_commands() {
         commands_called(control);
         assert_eq!(run(control, call), answer, "{:?}", call.1);
         let called = commands_called(control);
-        assert!(called < 2_100, "{:?}: {called} commands", call.1);
+        assert!(called < 700, "{:?}: {called} commands", call.1);
         let shown = seen(control);
         let shown = shown.split(" [_").next().expect("a state");
         assert_eq!(shown, left, "{:?}", call.1);
@@ -1286,10 +1292,10 @@ fn a_count_without_keys_costs_a_bounded_number_of_commands() {
     commands_called(control);
     run(control, Call(INSPECT, &[]));
     let called = commands_called(control);
-    assert!(called < 1_100, "{called} commands");
-    // The longest key is among those of the last thousand holds: nothing else is known to last longer.
+    assert!(called < 400, "{called} commands");
+    // The longest key is among those of the last 300 holds: nothing else is known to last longer.
     control.run(&["FLUSHALL"]);
-    control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "1000"]);
+    control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "300"]);
     control.run(&["EXPIRE", "k", "900"]);
     control.run(&["SET", &hold_key("k", "you:1", 1), "1", "EX", "400"]);
     assert_eq!(run(control, READ_ENDS), "1");
@@ -1297,12 +1303,44 @@ fn a_count_without_keys_costs_a_bounded_number_of_commands() {
     // Of those that are not read one may last longer than those that are.
     for (call, answer) in [(READ_ENDS, "1"), (Call(FORCE_UNLOCK, &forced), "2")] {
         control.run(&["FLUSHALL"]);
-        control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "1001"]);
+        control.run(&["HSET", "k", "mode", "read", "me:1", "1", "you:1", "301"]);
         control.run(&["EXPIRE", "k", "900"]);
-        control.run(&["SET", &hold_key("k", "you:1", 1001), "1", "EX", "400"]);
+        control.run(&["SET", &hold_key("k", "you:1", 301), "1", "EX", "400"]);
         assert_eq!(run(control, call), answer, "{:?}", call.1);
         assert_eq!(units(control.pttl("k")), 90, "{:?}", call.1);
     }
+}
+
+/// In a cluster, which it recognizes by more keys. Otherwise the call that follows would find none that it is to remove, and
+/// leave a lock that nobody has.
+#[test]
+fn a_forced_unlock_that_lacks_keys_keeps_one_that_it_names() {
+    let server = Server::start();
+    let control = &mut server.control();
+    control.run(&[
+        "HSET", "k", "mode", "read", "me:1", "1", "me:2", "1", "you:1", "1",
+    ]);
+    control.run(&["EXPIRE", "k", "900"]);
+    let [mine, second, theirs] = ["me:1", "me:2", "you:1"].map(|owner| hold_key("k", owner, 1));
+    let args = ["me:1", "0", CHANNEL, "publish", "me:2"];
+    let mut force = |keys: &[&str]| {
+        let count = keys.len().to_string();
+        let words = ["EVAL", FORCE_UNLOCK, &count].into_iter();
+        let words: Vec<_> = words.chain(keys.iter().copied()).chain(args).collect();
+        control.run(&words)
+    };
+    let wanted = force(&["k", &mine, &second]);
+    assert_eq!(wanted, format!("-7 {theirs}"));
+    let fields = fields_of_k(&server);
+    assert!(["me:1", "me:2"].iter().any(|named| fields.contains(named)));
+    assert!(fields.contains("you:1"), "{fields}");
+    let wanted = force(&["k", &theirs]);
+    assert!(wanted.starts_with("-7 "), "{wanted}");
+    assert_eq!(force(&["k", &mine, &second]), "1");
+}
+
+fn fields_of_k(server: &Server) -> String {
+    server.control().run(&["HKEYS", "k"])
 }
 
 /// However many holds there are inside, one more costs the same.

@@ -16,7 +16,7 @@
 --    2  removed: other holders are left
 --    0  none of these holds it; nothing changed
 --   -1  too late: the limit has passed; nothing changed
---   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; nothing changed
+--   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; no more than fields of dead readers are gone
 
 local lock, limit, channel, way = KEYS[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
@@ -31,22 +31,21 @@ local named, found, ended, longest, writes, has_more = {[ARGV[1]] = true}, {}, {
 for n = 5, #ARGV do named[ARGV[n]] = true end
 local base = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}'
 for n = 1, #fields, 2 do
+  if lacking >= most then break end
   local field, count = fields[n], #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
   if field ~= 'mode' and named[field] then found[#found + 1] = field
   elseif string.find(field, ':write$') then writes = true end
   local reads = field ~= 'mode' and not string.find(field, ':write$') and count or 0
-  local keys, more = keys_of(base .. ':' .. field .. ':rwlock_timeout:', reads)
+  local prefix = base .. ':' .. field .. ':rwlock_timeout:'
   if named[field] then
-    for _, key in ipairs(keys) do
-      ended[#ended + 1] = key
-      if is_cluster then left_of(key) end
-    end
-  else
-    longest, has_more = math.max(longest, longest_of(keys, left)), has_more or more
+    for _, key in ipairs(keys_of(prefix, reads)) do ended[#ended + 1] = key end
   end
+  local left_there, more = reader_left(field, prefix, reads, left)
+  if not named[field] then longest, has_more = math.max(longest, left_there), has_more or more end
 end
-if #found == 0 then return 0 end
-if #wanted > 1 then return wanted end
+if #found == 0 and lacking < most then return 0 end
+-- One of them stays, by which the call that follows knows that it is to free the lock.
+if lacking > 0 then sweep(lock, found[1]) return wanted end
 
 local frees = not writes and longest <= 0 and not has_more
 local reads = not writes and not frees
@@ -67,6 +66,7 @@ if frees then redis.call('del', lock) end
 for _, key in ipairs(ended) do redis.call('del', key) end
 if frees then return 1 end
 for _, field in ipairs(found) do redis.call('hdel', lock, field) end
+sweep(lock)
 if reads then
   redis.call('hset', lock, 'mode', 'read')
   if not has_more then redis.call('pexpire', lock, longest) end

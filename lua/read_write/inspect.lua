@@ -13,11 +13,12 @@
 --   {-3, found}                                 not a lock: what was found instead
 --   {-7, key, ...}                              these keys are wanted, see read_write/keys.lua
 -- Of each holder the field, its hold count, and milliseconds left: for the writer those of the lock, for a reader those
--- of the longest key of its last thousand holds (-2: it has none, so the lock becomes free when the other readers release it).
+-- of the longest key of its last 300 holds (-2: it has none, so the lock becomes free when the other readers release it).
 
 local lock = KEYS[1]
 
 declare(1)
+most = math.huge
 local mode = redis.call('hget', lock, 'mode')
 local left = redis.call('pttl', lock)
 local fields = redis.call('hgetall', lock)
@@ -35,7 +36,8 @@ for n = 1, #fields, 2 do
     for _, value in ipairs({field, count, writes and left or longest}) do holders[#holders + 1] = value end
   end
 end
-if #wanted > 1 then return wanted end
+-- It changes nothing, so the keys of more are taken for expired.
+if lacking > 0 and #wanted <= 300 then return wanted end
 if not first then return {-3, 'no holder'} end
 local time = redis.call('time')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -49,7 +49,7 @@ end
 local last = prefix .. target
 local covered = left_of(last)
 for n = target + 1, is_cluster and tonumber(count or 0) or 0 do left_of(prefix .. n) end
-if #wanted > 1 then return wanted end
+if lacking > 0 then return wanted end
 
 -- A missing permission or an invalid lease fails here, before anything changes: no field is the empty text, values are
 -- set as they are, and `pexpire` returns 0 while the key is absent. A server that is out of memory accepts `hdel`, and

@@ -17,7 +17,7 @@
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: this owner does not read, and others hold the lock; nothing changed
 --   -3  not a lock: a hash of another kind, or the count is not a number; nothing changed
---   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; nothing changed
+--   {-7, key, ...}  these keys are wanted, see read_write/keys.lua; no more than fields of dead readers are gone
 
 local lock, first, owner, target, lease_ms = KEYS[1], KEYS[2], ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local channel, way = ARGV[4], ARGV[5] or 'publish'
@@ -38,11 +38,12 @@ for n = target + 1, is_cluster and tonumber(count) or 0 do left_of(prefix .. n) 
 -- The longest key of another reader, if all were read.
 local longest, has_more, fields = -2, false, target == 0 and mode == 'read' and redis.call('hgetall', lock) or {}
 for n = 1, #fields, 2 do
+  if lacking >= most then break end
   local reads = fields[n] ~= owner and #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
-  local keys, more = keys_of(base .. fields[n] .. ':rwlock_timeout:', reads)
-  longest, has_more = math.max(longest, longest_of(keys, left)), has_more or more
+  local left_there, more = reader_left(fields[n], base .. fields[n] .. ':rwlock_timeout:', reads, left)
+  longest, has_more = math.max(longest, left_there), has_more or more
 end
-if #wanted > 1 then return wanted end
+if lacking > 0 then sweep(lock) return wanted end
 local others_stay = longest > 0 or has_more
 
 local heard = 0
@@ -70,6 +71,7 @@ if target > 0 then
   redis.call('hset', lock, owner, target)
 elseif mode == 'write' or others_stay then
   redis.call('hdel', lock, owner)
+  sweep(lock)
   -- Each hold of another reader is covered by a key, so a longer lease of the lock was promised to this owner alone.
   if longest > 0 and not has_more then redis.call('pexpire', lock, longest) end
 end

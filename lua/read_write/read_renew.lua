@@ -39,7 +39,7 @@ for n = 1, #ARGV / 2 do
     end
   end
 end
-if #wanted > 1 then return wanted end
+if lacking > 0 then return wanted end
 
 for n = 1, #ARGV / 2 do
   local lock, first, lease_ms, keys = KEYS[2 * n - 1], KEYS[2 * n], tonumber(ARGV[2 * n]), held[n]

@@ -180,6 +180,9 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
         Some(RefusalKind::NoOwner) => {
             "no node of its cluster has the slots that are needed; assign them, or try again after a failover"
         }
+        Some(RefusalKind::TooManyKeys) => {
+            "too many keys of nested read holds of this lock are gone; try again when those holds have ended"
+        }
         Some(RefusalKind::NoPort) => {
             "it was announced with port 0; see `port`, `tls-port` and `cluster-announce-port` there"
         }

@@ -30,6 +30,8 @@ pub(crate) enum RefusalKind {
     NotReached,
     /// The slot is moving, and each of two nodes has some of the keys.
     TryAgain,
+    /// Not sent, because too many keys of read holds are gone.
+    TooManyKeys,
     /// Any other refusal that users see by its kind.
     Known(RefusedKind),
     /// The server wants a password and got none.
@@ -127,7 +129,7 @@ impl RefusalKind {
     pub(crate) fn shown(&self) -> RefusedKind {
         match self {
             Self::Known(kind) => *kind,
-            Self::TryAgain | Self::NotReached | Self::NoOwner => ClusterDown,
+            Self::TryAgain | Self::TooManyKeys | Self::NotReached | Self::NoOwner => ClusterDown,
             Self::Moved { .. } | Self::Ask { .. } => Cluster,
             _ => RefusedKind::Other,
         }

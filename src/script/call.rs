@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::refused::refused;
-use crate::error::{Cause, Error, Operation};
+use crate::error::{Cause, Error, Operation, RefusalKind};
 use crate::redis::{Arg, Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError, wanted_in};
 
 /// A reply, with what is needed to judge it.
@@ -166,8 +166,9 @@ enum Follow {
 ///
 /// In a cluster a slot may be moving, so that some keys of a lock are on one node and the rest on the other. A server checks
 /// this for declared keys only: an absent one that was not declared looks as if it had expired. So a script that would
-/// decide by such a key changes nothing and answers with its name, and the call is sent again with it. Like a redirection
-/// this counts as no send, because nothing was executed.
+/// decide by such a key leaves all holds and answers with the keys that it needs, and the call is sent again with these, fifty more
+/// each time. Of readers that are dead it needs no key again, because it removes their fields. Like a
+/// redirection this counts as no send, because no hold was changed.
 async fn exchange<T: 'static>(
     route: Route<'_>,
     mut way: RoutedLink,
@@ -185,7 +186,7 @@ async fn exchange<T: 'static>(
         // By these the script knows that it is in a cluster.
         others.extend(call.keys.first().map(|lock| Arg::Text(lock.clone())));
     }
-    for _ in 0..CALLS_FOR_KEYS {
+    loop {
         let received = match follow {
             Follow::Redirects => route.run(way, call, limit, sent).await?,
             Follow::Nothing => route.run_there(way, call, limit, sent).await?,
@@ -196,15 +197,20 @@ async fn exchange<T: 'static>(
         let Some(wanted) = wanted_in(&received.reply) else {
             return Ok(received);
         };
-        others.extend(wanted);
+        if wanted.len() > OTHERS_MAX {
+            let text = format!("the call would need {} keys", wanted.len());
+            let mut source = received.way.link.cause(text);
+            source.refusal = Some(RefusalKind::TooManyKeys);
+            return Err(SendError::Refused(source));
+        }
+        *others = wanted;
         way = received.way;
     }
-    let source = way.link.cause("the lock has too many holders without keys");
-    Err(SendError::NotSent(source))
 }
 
-/// How often a call is sent because its script wants keys, up to a thousand each time. They may change in between.
-const CALLS_FOR_KEYS: u32 = 8;
+/// How many keys a call may have in addition: all that a script reads of a dead reader, which are 300, and some. A server
+/// before Redis 7.2 that reports changes tracks each of them at each command of the script that reads.
+const OTHERS_MAX: usize = 500;
 
 /// What a reply says.
 fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallError> {

@@ -43,7 +43,7 @@ struct Shared {
 
 const WRITES: &str = ":write";
 
-/// It changes nothing, and is sent again with the keys that it names.
+/// It leaves all holds, and is sent again with the keys that it names.
 fn wants_keys(executed: &Executed) -> bool {
     let Ok(Reply::List(items)) = &executed.reply else {
         return false;
@@ -169,10 +169,11 @@ impl Change<'_> {
         !self.before.is_free() && self.after.is_free()
     }
 
-    /// Readers without a live key, which were deleted with their lock.
+    /// Readers without a live key, which were deleted with their lock, or by a script that looks at all readers.
     fn is_swept(&self, field: &str) -> bool {
         let is_reader = !field.ends_with(WRITES);
-        is_reader && self.is_freed() && !self.before.is_alive(field, self.now)
+        let looks = ["read_release", "force_unlock"].contains(&&*self.executed.script);
+        is_reader && (looks || self.is_freed()) && !self.before.is_alive(field, self.now)
     }
 
     fn is_forced(&self) -> bool {
