@@ -47,7 +47,7 @@ async fn the_subscriber_is_told_what_is_wanted_once_and_what_is_unwanted_once() 
 #[tokio::test(start_paused = true)]
 async fn what_is_heard_after_an_instant_is_a_change_since_then() {
     let subscriptions = Arc::new(Subscriptions::default());
-    let subscription = Subscription::from(subscribe(&subscriptions, &channel()));
+    let subscription = subscribe(&subscriptions, &channel());
     let second = Duration::from_secs(1);
     let changes: [&dyn Fn(); 4] = [
         &|| {

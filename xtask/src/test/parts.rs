@@ -69,6 +69,7 @@ pub(super) const FIRST: [Part; 10] = [
             "replicas",
             "kind_topologies",
             "half_moved",
+            "dead_readers",
         ],
     )
     .at_once("3"),
@@ -96,7 +97,13 @@ pub(super) const FIRST: [Part; 10] = [
     .at_once("4"),
     Part::new(
         "errors, bad inputs, rights",
-        &["errors", "error_texts", "addresses", "rights"],
+        &[
+            "errors",
+            "error_texts",
+            "refused_connections",
+            "addresses",
+            "rights",
+        ],
     ),
     Part::new("command line", &["cli"]),
     Part::new(
