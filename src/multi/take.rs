@@ -24,13 +24,12 @@ pub(super) async fn take(
     wait: Wait,
     lease: Option<Duration>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
-    let answered_by = wait.answered_by(Instant::now());
+    let began = Instant::now();
+    let answered_by = wait.answered_by(began);
     let mut gather = Gather::new(in_one_order(members));
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
-    let mut places = Vec::new();
-    let mut pauses = Pauses::default();
+    let (mut places, mut pauses, mut latest) = (Vec::new(), Pauses::default(), Latest::Nothing);
     let mut failing = vec![Failing::default(); members.len()];
-    let (mut latest, began) = (Latest::Nothing, Instant::now());
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => {
