@@ -389,13 +389,13 @@ fn read_release_leaves_the_lock_to_those_who_have_live_keys() {
                 "-1",
                 "read 90: you:1 1 [-1]",
             ),
-            // Readers that are dead keep nothing, and none stays beside those that are alive.
+            // Readers that are dead keep nothing.
             ("read 90: me:1 1 [90] you:1 1 [_]", "1", "0", ""),
             (
                 "read 90: me:1 1 [90] you:1 2 [_ _] you:2 1 [40]",
                 "1",
                 "-1",
-                "read 40: you:2 1 [40]",
+                "read 40: you:1 2 [_ _] you:2 1 [40]",
             ),
             (
                 "write 20: me:1 2 [20 20] me:1:write 1",

@@ -53,12 +53,13 @@ local function longest_of(keys, endless)
 end
 
 -- Milliseconds left of the longest key of a reader, and whether it has more keys than were read. If certainly all are gone, it
--- is dead: its keys are not wanted again, because its field is swept.
+-- is dead: its keys are not wanted again, because its field is swept. Where no key has to be declared it stays, as
+-- Redisson's scripts leave it: a Redisson that does not renew its keys finds it when it unlocks.
 local function reader_left(field, prefix, count, endless)
   local keys, has_more = keys_of(prefix, count)
   local wanted_before, lacking_before = #wanted, lacking
   local longest = longest_of(keys, endless)
-  if longest == -2 and #keys > 0 and not has_more and lacking == lacking_before then
+  if is_cluster and longest == -2 and #keys > 0 and not has_more and lacking == lacking_before then
     dead[#dead + 1] = field
     for n = #wanted, wanted_before + 1, -1 do wanted[n] = nil end
   end

@@ -69,7 +69,6 @@ pub(super) const FIRST: [Part; 10] = [
             "replicas",
             "kind_topologies",
             "half_moved",
-            "dead_readers",
         ],
     )
     .at_once("3"),
@@ -123,7 +122,7 @@ pub(super) const FIRST: [Part; 10] = [
     // A cluster of its own for each row.
     Part::new(
         "rows of other files over three primaries",
-        &["cluster_rows"],
+        &["cluster_rows", "dead_readers"],
     )
     .at_once("6"),
     Part::new(
