@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_job_says_while_it_is_polled_wakes_nobody_and_is_heard() {
+    async fn what_a_job_says_while_it_is_polled_wakes_no_task_and_is_heard() {
         let driven = driven();
         let (job, end, is_over) = job();
         let wakes = Arc::new(Wakes::default());

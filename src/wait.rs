@@ -215,7 +215,7 @@ impl Subscriptions {
         unwanted
     }
 
-    /// When the first subscription is over that nobody uses: its subscriber sleeps until then, or until it is notified.
+    /// When the first unused subscription ends: the subscriber sleeps until then, or until it is notified.
     pub(crate) fn next_unwanted(&self) -> Option<Instant> {
         let mut channels = self.channels.lock();
         channels.looks_at = channels.idle.first().map(|(since, _)| *since + LINGER);

@@ -3,7 +3,7 @@
 
 use redisson_lock::{Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
 use test_support::kinds::{KINDS, against};
-use test_support::{Proxy, TestServer, ms, tokio};
+use test_support::{Proxy, TestServer, eventually, ms, tokio};
 
 async fn client(server: &TestServer) -> LockClient {
     server
@@ -119,7 +119,7 @@ async fn of_several_locks_in_the_queue_of_their_client() {
     let queues = tokio::spawn(async move { queues.lock().await.map(drop) });
     let multi = MultiLock::new([ours.lock("a"), ours.lock("b")]).expect("two");
     let waiting = tokio::spawn(async move { multi.try_lock_for(ms(4_000)).await });
-    tokio::time::sleep(ms(500)).await;
+    eventually("both queue", ms(2_000), || ours.stats().waiting >= 2).await;
     server.kill();
     let found = waiting.await.expect("no panic");
     assert!(is_outage(&found), "{found:?}");
@@ -202,7 +202,7 @@ async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
             })
         });
         let loops: Vec<_> = loops.collect();
-        tokio::time::sleep(ms(300)).await;
+        eventually("they queue", ms(5_000), || client.stats().waiting >= 6).await;
         for _ in 0..3 {
             let found = lock.owned_by(&client.owner()).try_lock_for(ms(150)).await;
             assert!(matches!(found, Ok(None)), "{kind}: {found:?}");

@@ -218,6 +218,14 @@ fn close(
     async move { client.close(grace).await }
 }
 
+/// Of every message.
+const ONE_MS: Latency = Latency {
+    least: 1,
+    usual: 1,
+    seldom: 1,
+    seldom_percent: 0,
+};
+
 /// What a replica has not heard of is lost in a failover, and an extension is no less promised than the hold.
 #[test]
 fn a_lease_that_was_extended_is_restored_after_a_failover() {
@@ -225,13 +233,7 @@ fn a_lease_that_was_extended_is_restored_after_a_failover() {
     let key = "app:stock";
     for nested in [false, true] {
         runtime().block_on(async {
-            let latency = Latency {
-                least: 1,
-                usual: 1,
-                seldom: 1,
-                seldom_percent: 0,
-            };
-            let world = World::cluster(1, latency);
+            let world = World::cluster(1, ONE_MS);
             world.spawn();
             let plan = ClientPlan::simple(true);
             let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
@@ -262,13 +264,7 @@ fn a_lease_that_was_extended_is_restored_after_a_failover() {
 fn a_connection_that_is_being_opened_is_no_outage() {
     let key = "app:stock";
     runtime().block_on(async {
-        let latency = Latency {
-            least: 1,
-            usual: 1,
-            seldom: 1,
-            seldom_percent: 0,
-        };
-        let world = World::cluster(1, latency);
+        let world = World::cluster(1, ONE_MS);
         world.spawn();
         let plan = ClientPlan::simple(true);
         let client = connect(&world, 0, ms(30_000), ms(1_000), &plan).await;
