@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use smallvec::SmallVec;
 use tokio::task::coop;
 
 use crate::core::{Face, OwnerKey, ThreadId};
@@ -216,7 +217,7 @@ impl Scope {
 /// unlimited, then restores it.
 pub(crate) fn polled_by_tokio() -> bool {
     let mut context = Context::from_waker(Waker::noop());
-    let mut taken = Vec::with_capacity(BUDGET_PROBE);
+    let mut taken = SmallVec::<[_; BUDGET_PROBE]>::new();
     let mut refused = false;
     for _ in 0..BUDGET_PROBE {
         match coop::poll_proceed(&mut context) {

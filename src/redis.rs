@@ -50,7 +50,7 @@ use crate::wait::Channels;
 use crate::wire::Announce;
 
 pub(crate) use backoff::Backoff;
-pub(crate) use call::{Args, Call, OUTDATED, Script, Still, wanted_in};
+pub(crate) use call::{Args, Call, OUTDATED, Reads, Script, Still, reads, wanted_in};
 pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 #[cfg(feature = "test-util")]
 pub(crate) use connection::check_reply_path;

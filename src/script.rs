@@ -22,12 +22,13 @@ use smallvec::smallvec;
 
 use crate::core::{Face, LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
-use crate::redis::{Arg, Args, Call, Reply};
+use crate::redis::{Arg, Args, Call, Reply, reads};
 use crate::wire::{self, Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
-    Answer, CallError, RetryPolicy, call, call_noting, call_once, call_there, send_error,
+    Answer, CallError, RetryPolicy, call, call_in_place, call_noting, call_once, call_there,
+    send_error,
 };
 use files::Scripts;
 #[cfg(test)]
@@ -92,15 +93,15 @@ pub(crate) fn acquire(
         args,
         announced: None,
         still: None,
-        decode: match (name.kind().face(), name.kind().has_token(), target > 1) {
-            (Face::Read, _, true) => acquired_by::<READS, true>,
-            (Face::Read, _, false) => acquired_by::<READS, false>,
-            (Face::Write, _, true) => acquired_by::<WRITES, true>,
-            (Face::Write, _, false) => acquired_by::<WRITES, false>,
-            (Face::Only, true, true) => acquired_by::<HAS_TOKEN, true>,
-            (Face::Only, true, false) => acquired_by::<HAS_TOKEN, false>,
-            (Face::Only, false, true) => acquired_by::<WHOLE, true>,
-            (Face::Only, false, false) => acquired_by::<WHOLE, false>,
+        reads: match (name.kind().face(), name.kind().has_token(), target > 1) {
+            (Face::Read, _, true) => reads!(acquired_by::<READS, true>),
+            (Face::Read, _, false) => reads!(acquired_by::<READS, false>),
+            (Face::Write, _, true) => reads!(acquired_by::<WRITES, true>),
+            (Face::Write, _, false) => reads!(acquired_by::<WRITES, false>),
+            (Face::Only, true, true) => reads!(acquired_by::<HAS_TOKEN, true>),
+            (Face::Only, true, false) => reads!(acquired_by::<HAS_TOKEN, false>),
+            (Face::Only, false, true) => reads!(acquired_by::<WHOLE, true>),
+            (Face::Only, false, false) => reads!(acquired_by::<WHOLE, false>),
         },
     }
 }
@@ -209,10 +210,10 @@ pub(crate) fn release(
         args,
         announced: sharded(name, announce).filter(|_| target == 0),
         still: None,
-        decode: |reply, _| match reply {
+        reads: reads!(|reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply).filter(|released| !released.is_of_a_token()),
-        },
+        }),
     }
 }
 
@@ -235,12 +236,14 @@ pub(crate) fn pass(
         ),
         announced: sharded(name, announce),
         still: None,
-        decode: match name.kind().has_token() {
-            true => |reply, _| {
+        reads: match name.kind().has_token() {
+            true => reads!(|reply, _| {
                 let moved = |released: &Released| matches!(released, Released::Done { .. });
                 released(reply).filter(|released| released.is_of_a_token() || !moved(released))
-            },
-            false => |reply, _| released(reply).filter(|released| !released.is_of_a_token()),
+            }),
+            false => {
+                reads!(|reply, _| released(reply).filter(|released| !released.is_of_a_token()))
+            }
         },
     }
 }
@@ -320,9 +323,9 @@ pub(crate) fn renew<'a>(
         args: batch.flat_map(words).collect(),
         announced: None,
         still: None,
-        decode: match kind.face() {
-            Face::Read => |reply, keys| renewed(reply, keys / 2),
-            Face::Only | Face::Write => renewed,
+        reads: match kind.face() {
+            Face::Read => reads!(|reply, keys| renewed(reply, keys / 2)),
+            Face::Only | Face::Write => reads!(renewed),
         },
     }
 }
@@ -379,12 +382,12 @@ pub(crate) fn force_unlock(
         args,
         announced: sharded(name, announce),
         still: None,
-        decode: match name.kind().has_faces() {
-            true => |reply, _| match reply {
+        reads: match name.kind().has_faces() {
+            true => reads!(|reply, _| match reply {
                 Reply::Number(2) => Some(Forced::Removed),
                 reply => forced(reply),
-            },
-            false => |reply, _| forced(reply),
+            }),
+            false => reads!(|reply, _| forced(reply)),
         },
     }
 }
@@ -413,11 +416,11 @@ pub(crate) fn touch<'a>(
         args,
         announced: None,
         still: None,
-        decode: |reply, _| match reply {
+        reads: reads!(|reply, _| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),
             _ => None,
-        },
+        }),
     }
 }
 

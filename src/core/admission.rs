@@ -127,9 +127,7 @@ impl LockCore {
         });
     }
 
-    /// How often a connection to the lock's server was replaced without a fence. A place under a field that is older than
-    /// the latest is given up.
-    pub fn note_reconnects(
+    pub(super) fn note_reconnects(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -137,10 +135,8 @@ impl LockCore {
         out: &mut Effects,
     ) {
         let reconnects = u16::try_from(reconnects % u64::from(NOT_COUNTED)).unwrap_or_default();
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| {
-                own.note_reconnects(reconnects, cx)
-            });
+        self.change(now, owner, out, |own, cx| {
+            own.note_reconnects(reconnects, cx)
         });
     }
 
@@ -155,6 +151,27 @@ impl LockCore {
     ) -> Result<Admission, Rejected> {
         let admission = self.step(now, out, |core, out| core.admit_now(now, id, field, out));
         // What it was woken for in this very step it has just seen.
+        out.woken.retain(|woken| *woken != id);
+        admission
+    }
+
+    /// The same where the server has the queue. `reconnects`: how often a connection to the lock's server was replaced
+    /// without a fence, read before the field was chosen. A place under a field that is older than the latest is given up.
+    pub fn admit_to_place(
+        &mut self,
+        now: Time,
+        (id, owner): (WaiterId, OwnerKey),
+        field: &Arc<str>,
+        reconnects: u64,
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let admission = self.step(now, out, |core, out| {
+            core.note_reconnects(now, owner, reconnects, out);
+            let admission = core.admit_now(now, id, field, out);
+            // What was made by this has the field that was chosen after the count was read.
+            core.note_reconnects(now, owner, reconnects, out);
+            admission
+        });
         out.woken.retain(|woken| *woken != id);
         admission
     }

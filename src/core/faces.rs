@@ -85,9 +85,8 @@ impl LockCore {
     /// the lock. One that unlocks and locks in a row would always be before it.
     fn comes_later(&self, lane: Lane) -> bool {
         let first = |other: &Lane| {
-            let head = self.queue.head(*other)?;
             let waits = *other != lane && self.freed.have(*other);
-            waits.then_some(head)
+            waits.then(|| self.queue.head(*other)).flatten()
         };
         let first = self.discipline.fronts().iter().find_map(first);
         let head = || self.queue.head(lane).filter(|_| !self.is_open(lane));

@@ -146,6 +146,8 @@ pub(super) struct Queue {
     waiters: SmallMap<WaiterId, Box<Waiter>>,
     /// Those that queue, in the order of their lane, but for those that were passed over.
     queued: SmallSet<(Lane, WaiterId)>,
+    /// The first of them, for which each step asks several times.
+    first: Option<(Lane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
 }
@@ -206,15 +208,29 @@ impl Queue {
         self.owned.insert(Owned::of(&waiter, id), ());
         self.waiters.insert(id, Box::new(waiter));
         if order == Order::Queued {
-            self.queued.insert((lane, id), ());
+            self.queue_up((lane, id));
         }
     }
 
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
         let waiter = self.waiters.remove(&id)?;
-        self.queued.remove(&(waiter.lane(), id));
+        self.leave_queue((waiter.lane(), id));
         self.owned.remove(&Owned::of(&waiter, id));
         Some(*waiter)
+    }
+
+    fn queue_up(&mut self, place: (Lane, WaiterId)) {
+        self.queued.insert(place, ());
+        self.first = self
+            .first
+            .map_or(Some(place), |first| Some(first.min(place)));
+    }
+
+    fn leave_queue(&mut self, place: (Lane, WaiterId)) {
+        self.queued.remove(&place);
+        if self.first == Some(place) {
+            self.first = self.queued.first().copied();
+        }
     }
 
     pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
@@ -241,7 +257,8 @@ impl Queue {
         };
         waiter.waits_until = None;
         if std::mem::take(&mut waiter.passed_over) {
-            self.queued.insert((waiter.lane(), id), ());
+            let place = (waiter.lane(), id);
+            self.queue_up(place);
         }
     }
 
@@ -250,7 +267,8 @@ impl Queue {
             && waiter.order == Order::Queued
         {
             waiter.passed_over = true;
-            self.queued.remove(&(waiter.lane(), id));
+            let place = (waiter.lane(), id);
+            self.leave_queue(place);
         }
     }
 
@@ -308,10 +326,9 @@ impl Queue {
         was
     }
 
-    /// The first waiter that queues in this lane. Every step asks several times, so the first of all is looked at before
-    /// any other is searched for.
+    /// The first waiter that queues in this lane.
     pub(super) fn head(&self, lane: Lane) -> Option<WaiterId> {
-        let (first, id) = *self.queued.first()?;
+        let (first, id) = self.first?;
         match first.cmp(&lane) {
             Ordering::Less => self.first_in(lane, WaiterId(0)),
             Ordering::Equal => Some(id),
@@ -388,6 +405,7 @@ impl Queue {
                 == self.queued,
             "those that queue are in the queue"
         );
+        assert_eq!(self.first, self.queued.first().copied());
     }
 }
 
@@ -401,6 +419,7 @@ impl Queue {
         let queued = self.queued.keys();
         let queued = queued.map(|(lane, id)| ((*lane, visited(*id)), ()));
         self.queued = queued.collect();
+        self.first = self.queued.first().copied();
         let owned = std::mem::take(&mut self.owned).into_iter();
         let owned = owned.map(|(own, ())| {
             (

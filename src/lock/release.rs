@@ -161,7 +161,7 @@ async fn send(
             }
             Some(call_of(entry, owner, field, said))
         };
-        let error = match script::call_noting(route, doing, retry, &sent, call).await {
+        let error = match script::call_in_place(route, doing, retry, &sent, call).await {
             // Nothing was moved: the lock is released instead.
             Ok(Answer {
                 value: Released::NoToken,

@@ -127,11 +127,7 @@ impl Waiter {
             if !has_queue {
                 return core.admit(now, self.id, &field, out);
             }
-            core.note_reconnects(now, owner, reconnects, out);
-            let admission = core.admit(now, self.id, &field, out);
-            // What was made by this has the field that was chosen after the count was read.
-            core.note_reconnects(now, owner, reconnects, out);
-            admission
+            core.admit_to_place(now, (self.id, owner), &field, reconnects, out)
         });
         admission.map_err(|rejected| rejection(&self.entry, owner, rejected))
     }

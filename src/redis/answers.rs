@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::call::wanted_in;
 use super::transport::{ConnectionError, Reply};
 use crate::error::RefusalKind;
 
@@ -26,8 +27,34 @@ pub(super) struct Expected {
     pub(super) by_hash: bool,
     /// What a PING brings back, and nothing else does.
     pub(super) nonce: Option<Arc<str>>,
-    pub(super) fits: Box<dyn Fn(&Reply) -> bool + Send>,
+    pub(super) fits: Fits,
     pub(super) judge: Arc<Judge>,
+}
+
+/// Which replies a command can have.
+#[derive(Clone, Copy)]
+pub(super) enum Fits {
+    /// Those of which this says so.
+    Command(fn(&Reply) -> bool),
+    /// The same of a script that was called with this many keys. It may ask for more of them.
+    Script {
+        fits: fn(&Reply, usize) -> bool,
+        keys: usize,
+        may_want: bool,
+    },
+}
+
+impl Fits {
+    fn allow(self, reply: &Reply) -> bool {
+        match self {
+            Self::Command(fits) => fits(reply),
+            Self::Script {
+                fits,
+                keys,
+                may_want,
+            } => may_want && wanted_in(reply).is_some() || fits(reply, keys),
+        }
+    }
 }
 
 impl Expected {
@@ -51,7 +78,7 @@ impl Expected {
     /// What makes an answer one that the command cannot have.
     fn misfit(&self, answer: &Answer) -> Option<Misfit> {
         let shape = match answer {
-            Ok(reply) if self.is_shifted(answer) || !(self.fits)(reply) => reply.shape(),
+            Ok(reply) if self.is_shifted(answer) || !self.fits.allow(reply) => reply.shape(),
             Err(ConnectionError::Refused(refusal))
                 if refusal.kind == RefusalKind::NoScript && !self.by_hash =>
             {

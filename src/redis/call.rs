@@ -54,9 +54,36 @@ pub(crate) struct Call<T> {
     pub(crate) announced: Option<(Arc<str>, Announce)>,
     /// Looked at before each send, the first and those after a refusal: whether there is still a reason for the call.
     pub(crate) still: Option<Arc<dyn Still>>,
+    pub(crate) reads: Reads<T>,
+}
+
+/// How the replies to a script are read. Both of these are the same function, see [`reads`].
+pub(crate) struct Reads<T> {
     /// What a reply says to a call with this many keys; `None`: the script cannot have given it.
     pub(crate) decode: fn(&Reply, usize) -> Option<T>,
+    /// Whether it can have given it: for the connection, which has calls of all types.
+    pub(super) fits: fn(&Reply, usize) -> bool,
 }
+
+impl<T> Reads<T> {
+    pub(crate) fn new(
+        decode: fn(&Reply, usize) -> Option<T>,
+        fits: fn(&Reply, usize) -> bool,
+    ) -> Self {
+        Self { decode, fits }
+    }
+}
+
+/// Reads replies with this function.
+macro_rules! reads {
+    ($decode:expr) => {
+        $crate::redis::Reads::new($decode, |reply, keys| {
+            let decode: fn(&$crate::redis::Reply, usize) -> Option<_> = $decode;
+            decode(reply, keys).is_some()
+        })
+    };
+}
+pub(crate) use reads;
 
 /// The keys that a script wants to be given before it decides. It has changed nothing.
 pub(crate) fn wanted_in(reply: &Reply) -> Option<Vec<Arg>> {

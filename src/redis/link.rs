@@ -9,8 +9,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::{Expected, Judge, Misfit, Misfits, NEVER};
-use super::call::{Call, OUTDATED, wanted_in};
+use super::answers::{Expected, Fits, Judge, Misfit, Misfits, NEVER};
+use super::call::{Call, OUTDATED};
 use super::connection::{Connection, Replying};
 use super::fence::Identity;
 use super::transport::{Arg, Args, ConnectionError, Reply};
@@ -348,27 +348,26 @@ impl Link {
 
     /// What is expected of the reply to a script.
     fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> Expected {
-        let (decode, keys) = (call.decode, call.keys.len());
-        let may_want = call.others.is_some();
         Expected {
+            command: call.script.name,
             by_hash: matches!(words, Words::Name),
-            ..self.expected(call.script.name, move |reply| {
-                may_want && wanted_in(reply).is_some() || decode(reply, keys).is_some()
-            })
+            nonce: None,
+            fits: Fits::Script {
+                fits: call.reads.fits,
+                keys: call.keys.len(),
+                may_want: call.others.is_some(),
+            },
+            judge: Arc::clone(&self.judge),
         }
     }
 
     /// What is expected of the reply to a command without a script.
-    fn expected(
-        &self,
-        command: &'static str,
-        fits: impl Fn(&Reply) -> bool + Send + 'static,
-    ) -> Expected {
+    fn expected(&self, command: &'static str, fits: fn(&Reply) -> bool) -> Expected {
         Expected {
             command,
             by_hash: false,
             nonce: None,
-            fits: Box::new(fits),
+            fits: Fits::Command(fits),
             judge: Arc::clone(&self.judge),
         }
     }

@@ -60,10 +60,11 @@ pub(crate) async fn call_noting<T: 'static>(
     sent: &AtomicBool,
     build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<Answer<T>, CallError> {
-    Box::pin(repeat(route, while_doing, retry, sent, build)).await
+    Box::pin(call_in_place(route, while_doing, retry, sent, build)).await
 }
 
-async fn repeat<T: 'static>(
+/// The same without its own place on the heap, for a job that is there itself.
+pub(crate) async fn call_in_place<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
@@ -219,7 +220,7 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallErro
         sent_at,
         way,
     } = received;
-    match (call.decode)(&reply, call.keys.len()) {
+    match (call.reads.decode)(&reply, call.keys.len()) {
         Some(value) => Ok(Answer {
             value,
             sent_at,

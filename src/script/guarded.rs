@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::args::{millis, text};
 use super::files::Scripts;
 use crate::core::{LossReason, Token};
-use crate::redis::{Arg, Args, Call, Reply, Still};
+use crate::redis::{Arg, Args, Call, Reply, Still, reads};
 use crate::wire::LockName;
 
 /// What `guarded.lua` returns.
@@ -54,10 +54,10 @@ pub(crate) fn guarded(
         args,
         announced: None,
         still: Some(still),
-        decode: |reply, _| match reply {
+        reads: reads!(|reply, _| match reply {
             Reply::List(items) => decode(items),
             _ => None,
-        },
+        }),
     }
 }
 

@@ -9,7 +9,7 @@ use super::args::duration;
 use super::files::Scripts;
 use super::place::{keys, read_keys};
 use crate::core::Token;
-use crate::redis::{Arg, Call, Reply};
+use crate::redis::{Arg, Call, Reply, reads};
 use crate::wire::LockName;
 
 /// What `inspect.lua` returns.
@@ -61,15 +61,15 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
             .collect(),
         announced: None,
         still: None,
-        decode: match name.kind().has_faces() {
-            true => |reply, _| match reply {
+        reads: match name.kind().has_faces() {
+            true => reads!(|reply, _| match reply {
                 Reply::List(items) if !matches!(items.len(), 2 | 6) => None,
                 reply => inspected(reply),
-            },
-            false => |reply, _| match reply {
+            }),
+            false => reads!(|reply, _| match reply {
                 Reply::List(items) if items.len() > 4 => None,
                 reply => inspected(reply),
-            },
+            }),
         },
     }
 }
@@ -86,10 +86,10 @@ pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
         args: SmallVec::new(),
         announced: None,
         still: None,
-        decode: |reply, _| match reply {
+        reads: reads!(|reply, _| match reply {
             Reply::List(items) if items.len() == 4 => None,
             reply => inspected(reply),
-        },
+        }),
     })
 }
 

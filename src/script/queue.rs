@@ -9,7 +9,7 @@ use super::args::{announced_by, millis, sharded, text};
 use super::files::{FAIR_LEAVE, Scripts};
 use super::place::{keys, keys_to_free};
 use super::{Released, released, shown};
-use crate::redis::{Call, Reply};
+use crate::redis::{Call, Reply, reads};
 use crate::wire::{Announce, LockName};
 
 /// Takes owners of a fair lock, each once and with the wait of its place, out of the queue, and frees the lock if one of
@@ -32,10 +32,10 @@ pub(crate) fn leave(
         args,
         announced: sharded(name, announce),
         still: None,
-        decode: |reply, _| match reply {
-            Reply::List(items) => items.iter().map(left).collect(),
+        reads: reads!(|reply, _| match reply {
+            Reply::List(items) => items.iter().map(left).collect::<Option<Vec<_>>>(),
             _ => None,
-        },
+        }),
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, 
         args: SmallVec::new(),
         announced: None,
         still: None,
-        decode: |reply, _| match reply {
+        reads: reads!(|reply, _| match reply {
             Reply::Nil => Some(Ok(Vec::new())),
             Reply::List(items) => match items.as_slice() {
                 [Reply::Number(-3), Reply::Text(found)] => Some(Err(found.clone())),
@@ -75,6 +75,6 @@ pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, 
                 _ => None,
             },
             _ => None,
-        },
+        }),
     })
 }

@@ -116,7 +116,7 @@ fn a_renewal_has_an_answer_for_each_of_its_keys() {
     let call = renew([&renewal, &renewal].into_iter());
     let read = |answers: &[i64]| {
         let answers = answers.iter().map(|&answer| Reply::Number(answer));
-        (call.decode)(&Reply::List(answers.collect()), call.keys.len())
+        (call.reads.decode)(&Reply::List(answers.collect()), call.keys.len())
     };
     assert_eq!(read(&[1, 0]), Some(vec![Ok(()), Err(LossReason::Gone)]));
     for other in [&[][..], &[1], &[1, 1, 1]] {

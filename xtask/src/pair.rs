@@ -1,8 +1,10 @@
-//! `cargo xtask pair`: which files of the library an uncontended lock and unlock enter, and how many functions.
+//! `cargo xtask pair`: which files of the library an uncontended lock and unlock enter, and how many functions; and how
+//! many instructions a pair costs, uncontended and contended.
 //!
 //! Valgrind's callgrind counts while the pairs run, with everything that their runtime does meanwhile.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::tools::{self, Server};
@@ -14,32 +16,16 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
     let server = tools::redis_server(install)?;
     tools::system_package("valgrind", "valgrind", install)?;
-    let built = cargo(&["build", "--quiet", "--package", "bench", "--bin", "pair"]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err(Problem::failed("the program does not build"));
+    for release in [false, true] {
+        let profile: &[&str] = if release { &["--release"] } else { &[] };
+        let build = ["build", "--quiet", "--package", "bench", "--bin", "pair"];
+        let built = cargo(&[&build, profile].concat()).status();
+        if !built.is_ok_and(|status| status.success()) {
+            return Err(Problem::failed("the program does not build"));
+        }
     }
     let server = Server::start(&server)?;
-    let out = tools::root().join("target/callgrind.pair");
-    let done = Command::new("valgrind")
-        .args([
-            "--tool=callgrind",
-            "--collect-atstart=no",
-            "--toggle-collect=*pairs_that_are_counted*",
-        ])
-        .arg(format!("--callgrind-out-file={}", out.display()))
-        .arg(tools::built("pair"))
-        .arg(&server.url)
-        .stdin(Stdio::null())
-        .output();
-    let text = match done {
-        Ok(done) if done.status.success() => std::fs::read_to_string(&out),
-        Ok(done) => {
-            let said = String::from_utf8_lossy(&done.stderr).into_owned();
-            return Err(Problem::failed(format!("valgrind failed:\n{said}")));
-        }
-        Err(error) => Err(error),
-    };
-    let text = text.map_err(|error| Problem::failed(format!("valgrind: {error}")))?;
+    let text = counted(&tools::built("pair"), &server.url, ONE_TASK)?;
     let source = tools::root().join("src/");
     let entered = entered(&text, &source.display().to_string());
     for (file, functions) in &entered {
@@ -50,7 +36,54 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         "\nan uncontended pair enters {} files and {functions} functions of src",
         entered.len()
     );
+    for (what, tasks) in [
+        ("uncontended", ONE_TASK),
+        ("contended, of sixteen tasks", "16"),
+    ] {
+        let text = counted(&tools::target().join("release/pair"), &server.url, tasks)?;
+        let pairs = PAIRS * tasks.parse::<u64>().expect("a number");
+        println!(
+            "instructions a pair, {what}: {}",
+            instructions(&text) / pairs
+        );
+    }
     Ok(())
+}
+
+const ONE_TASK: &str = "1";
+
+/// Of each task: see `bench/src/bin/pair.rs`.
+const PAIRS: u64 = 100;
+
+/// What callgrind writes of the pairs.
+fn counted(program: &Path, url: &str, tasks: &str) -> Result<String, Problem> {
+    let out = tools::root().join("target/callgrind.pair");
+    let done = Command::new("valgrind")
+        .args([
+            "--tool=callgrind",
+            "--collect-atstart=no",
+            "--toggle-collect=*pairs_that_are_counted*",
+        ])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg(program)
+        .args([url, tasks])
+        .stdin(Stdio::null())
+        .output();
+    let text = match done {
+        Ok(done) if done.status.success() => std::fs::read_to_string(&out),
+        Ok(done) => {
+            let said = String::from_utf8_lossy(&done.stderr).into_owned();
+            return Err(Problem::failed(format!("valgrind failed:\n{said}")));
+        }
+        Err(error) => Err(error),
+    };
+    text.map_err(|error| Problem::failed(format!("valgrind: {error}")))
+}
+
+fn instructions(text: &str) -> u64 {
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    let total = total.and_then(|total| total.trim().parse().ok());
+    total.unwrap_or_default()
 }
 
 /// The functions by file, of what callgrind has written. A name stands there once, and is a number after that; a

@@ -29,7 +29,11 @@ impl Fixture {
 
     /// How often a connection was replaced without a fence, as each call of the owner reports it.
     fn reconnected(&mut self, times: u64) {
-        self.step(|core, now, out| core.note_reconnects(now, A, times, out));
+        self.step(|core, now, out| {
+            core.step(now, out, |core, out| {
+                core.note_reconnects(now, A, times, out);
+            });
+        });
     }
 
     /// A call whose attempt has left its owner a place.

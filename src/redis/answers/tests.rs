@@ -10,7 +10,7 @@ fn expected(judge: &Arc<Judge>, command: &'static str) -> Expected {
         command,
         by_hash: false,
         nonce: None,
-        fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
+        fits: Fits::Command(|reply| matches!(reply, Reply::Number(_))),
         judge: Arc::clone(judge),
     }
 }
@@ -96,11 +96,11 @@ fn a_nonce_is_the_answer_to_its_own_ping_alone() {
     let text = |text: &str| Ok(Reply::Text(text.to_owned()));
     let ping = Expected {
         nonce: Some(Arc::clone(&second)),
-        fits: Box::new(|_| true),
+        fits: Fits::Command(|_| true),
         ..expected(&judge, "PING")
     };
     let read = Expected {
-        fits: Box::new(|_| true),
+        fits: Fits::Command(|_| true),
         ..expected(&judge, "read")
     };
     for _ in 0..2 {

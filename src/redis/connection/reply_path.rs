@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::driver::complete;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
-use crate::redis::answers::{Expected, Judge};
+use crate::redis::answers::{Expected, Fits, Judge};
 use crate::redis::reports::{LaneReports, Reports};
 use crate::redis::transport::Reply;
 
@@ -88,7 +88,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
             command: "EVALSHA",
             by_hash: nth % 2 == 0,
             nonce: None,
-            fits: Box::new(fits),
+            fits: Fits::Command(fits),
             judge: Arc::clone(&judge),
         };
         let command = Command {

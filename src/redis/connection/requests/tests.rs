@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use super::*;
-use crate::redis::answers::Judge;
+use crate::redis::answers::{Fits, Judge};
 
 fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
     Command {
@@ -201,7 +201,7 @@ fn after_a_reply_that_does_not_fit_none_counts() {
             command: "acquire",
             by_hash: false,
             nonce: None,
-            fits: Box::new(|reply| matches!(reply, Reply::Number(_))),
+            fits: Fits::Command(|reply| matches!(reply, Reply::Number(_))),
             judge: Arc::clone(&judge),
         };
         let mut requests = Requests::default();
