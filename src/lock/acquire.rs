@@ -227,7 +227,7 @@ async fn acquire(
             }
         };
         if entry.name.kind().has_queue() {
-            waking.listens_to(&waiter.channel());
+            waking.listens_to(|| waiter.channel());
         }
         let mut longest = waking.longest_wait(entry.shared(), entry.name.kind(), left);
         if longest.is_none()

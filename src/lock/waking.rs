@@ -31,8 +31,8 @@ impl Waking {
     }
 
     /// Its owner may have got another field, which has a channel of its own.
-    pub(super) fn listens_to(&mut self, channel: &str) {
-        self.subscription.take_if(|known| !known.is_of(channel));
+    pub(super) fn listens_to(&mut self, channel: impl FnOnce() -> Arc<str>) {
+        self.subscription.take_if(|known| !known.is_of(&channel()));
     }
 
     /// Subscribes for a call whose attempt, sent then, has found the lock held. Returns the version that has to change before
