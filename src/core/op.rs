@@ -75,6 +75,13 @@ pub(super) struct Turn {
     pub(super) attempt: Option<Attempt>,
 }
 
+impl Turn {
+    pub(super) const NONE: Self = Self {
+        since: None,
+        attempt: None,
+    };
+}
+
 #[cfg(feature = "test-util")]
 impl Turn {
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
