@@ -26,9 +26,9 @@ impl<T: Empty> Apart<T> {
         self.0.take_if(|apart| **apart == *T::EMPTY);
     }
 
-    #[cfg(feature = "test-util")]
-    pub(super) fn is_settled(&self) -> bool {
-        self.0.as_deref() != Some(T::EMPTY)
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn is_apart(&self) -> bool {
+        self.0.is_some()
     }
 }
 
