@@ -1,7 +1,7 @@
 //! One timer for each owner that holds a lock, all in one place.
 //!
-//! Renewals fall due at beats, so many timers have the same time: those of a millisecond are one list, and the lists are
-//! in the order of their times.
+//! Renewals fall due at beats, where thousands of timers may have the same time: those of a millisecond are one list, and
+//! the lists are in the order of their times.
 //!
 //! When a timer is due is a fact that its lock keeps. It is read here, under the mutex of the timers,
 //! at the moment when the timer is set: two threads that set the same timer one after the other
