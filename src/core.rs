@@ -13,7 +13,7 @@
 //! | `owner_state`, `owners` | both together, and all of them |
 //! | `discipline` | in which order owners get the lock |
 //! | `faces` | what the two faces of an owner have to do with each other, where it has two |
-//! | `queue` | the waiters |
+//! | `queue`, `apart` | the waiters, which take no room while there are none |
 //! | `liveness` | whose turn it is, and who is passed over |
 //! | `admission`, `release`, `handoff`, `renewal` | the steps |
 
@@ -27,6 +27,7 @@
 )]
 
 mod admission;
+mod apart;
 mod discipline;
 mod faces;
 mod handoff;
@@ -58,12 +59,12 @@ pub use values::{
     OpId, OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
 
+use apart::Apart;
 #[cfg(feature = "test-util")]
 use op::Around;
-use op::Turn;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
-use queue::{Lane, Lanes, PassStreak, Queue};
+use queue::{Lane, Lanes, Queue};
 use values::Ids;
 
 /// One lock of this client.
@@ -74,17 +75,11 @@ pub struct LockCore {
     life: Life,
     ids: Ids,
     owners: Owners,
-    queue: Queue,
+    queue: Apart<Queue>,
     /// An owner of this client has freed the lock, and the heads of these lanes have not attempted to take it since.
     freed: Lanes,
-    streak: Option<PassStreak>,
     /// The latest release was heard by others than this client.
     others_listen: bool,
-    /// The queue lets other processes go first until then.
-    yields_until: Option<Time>,
-    turn: Turn,
-    /// That of the lane of readers, while anything is in it.
-    readers_turn: Option<Box<Turn>>,
     /// When the timer of the queue has to fire.
     turn_timer: Option<Time>,
     counts: Counts,
@@ -112,13 +107,9 @@ impl LockCore {
             life,
             ids: Ids::default(),
             owners: Owners::default(),
-            queue: Queue::default(),
+            queue: Apart::default(),
             freed: Lanes::default(),
-            streak: None,
             others_listen: false,
-            yields_until: None,
-            turn: Turn::default(),
-            readers_turn: None,
             turn_timer: None,
             counts: Counts::default(),
             latest: Time::START,
@@ -196,6 +187,7 @@ impl LockCore {
             self.wake_front(now, before, after, out);
         }
         self.end_turn_step(out);
+        self.queue.settle();
         // Everything, in the simulator and the explorer; what a step touches is checked in `change`.
         #[cfg(all(debug_assertions, feature = "test-util"))]
         if self.queue.len() + self.owners.len() < CHECKED_WHOLE_MAX {
@@ -371,6 +363,10 @@ impl LockCore {
     /// Everything that is kept twice agrees, and the invariants hold.
     #[cfg(feature = "test-util")]
     pub fn check(&self) {
+        assert!(
+            !self.queue.is_apart() || *self.queue != Queue::default(),
+            "an empty queue takes no room"
+        );
         self.queue.check();
         self.owners.check();
         let mut counts = Counts::default();
@@ -440,15 +436,9 @@ impl LockCore {
         self.ids.visit(visitor);
         self.owners.visit(visitor);
         self.queue.visit(visitor);
-        let until = self.yields_until.iter_mut();
-        until.for_each(|at| visitor.time(at));
-        let streak = self.streak.iter_mut();
-        streak.for_each(|streak| visitor.time(&mut streak.since));
+        self.queue.settle();
         let timer = self.turn_timer.iter_mut();
         timer.for_each(|at| visitor.time(at));
-        self.turn.visit(visitor);
-        let turn = self.readers_turn.as_deref_mut();
-        turn.into_iter().for_each(|turn| turn.visit(visitor));
         visitor.time(&mut self.latest);
     }
 }

@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
-use tokio_util::time::delay_queue::Key;
 
 use crate::core::{
     Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
@@ -34,7 +33,7 @@ use crate::shared::HoldStatus;
 use crate::shared::Shared;
 use crate::small_map::SmallMap;
 use crate::table::Table;
-use crate::timers::{Timed, Timers};
+use crate::timers::{Place, Timed, Timers};
 use crate::wire::LockName;
 
 pub(crate) use latest::LatestAnswer;
@@ -60,7 +59,7 @@ impl Locks {
         shared: Arc<Shared>,
         release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
     ) -> Self {
-        let timers = Timers::new(shared.runtime.clone());
+        let timers = Timers::new();
         let driven = Driven::new(shared.runtime.clone(), shared.command_timeout());
         Self {
             shared,
@@ -141,7 +140,7 @@ struct State {
     /// Unlocks that wait for their outcome.
     unlocks: SmallMap<HoldId, OutcomeCell>,
     /// Of timers that are set: see `timers.rs`.
-    timers: SmallMap<OwnerKey, Key>,
+    timers: SmallMap<OwnerKey, Place>,
     /// Itself, while the core remembers an owner.
     self_ref: Option<Arc<Entry>>,
 }
@@ -543,7 +542,7 @@ impl Entry {
         let due = self.peek(|core| core.timer(owner));
         let set = self.locks.timers.due(self, owner);
         let set = set.map(|at| self.shared().clock.time(at));
-        // The queue of the timers counts in milliseconds.
+        // The timers count in milliseconds.
         let off = due
             .zip(set)
             .map(|(due, set)| due.since(set).max(set.since(due)));
@@ -552,17 +551,17 @@ impl Entry {
 }
 
 impl Timed for Entry {
-    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Key>) {
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Place>) {
         let state = self.state.lock();
         let due = state.core.timer(owner);
         let due = due.map(|at| self.shared().clock.instant(at));
         (due, state.timers.get(&owner).copied())
     }
 
-    fn set_timer_key(&self, owner: OwnerKey, key: Option<Key>) {
+    fn set_place(&self, owner: OwnerKey, place: Option<Place>) {
         let timers = &mut self.state.lock().timers;
-        match key {
-            Some(key) => _ = timers.insert(owner, key),
+        match place {
+            Some(place) => _ = timers.insert(owner, place),
             None => _ = timers.remove(&owner),
         }
     }

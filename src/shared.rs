@@ -100,12 +100,11 @@ impl Shared {
     /// The name of a lock, if it is a good one here.
     pub(crate) fn lock_name(&self, kind: LockKind, given: &str) -> Result<LockName, Error> {
         let name = LockName::new(kind, &self.config.key_prefix, given)?;
-        let beside = [
-            Some(name.channel()).filter(|_| kind.announces()),
-            name.token(),
-        ];
-        let is_elsewhere = |other: &Arc<str>| slot_of(other) != slot_of(name.key());
-        if self.redis.is_cluster() && beside.into_iter().flatten().any(is_elsewhere) {
+        let is_elsewhere = |other: &str| slot_of(other) != slot_of(name.key());
+        if self.redis.is_cluster()
+            && (kind.announces() && is_elsewhere(&name.channel_text())
+                || name.token().is_some_and(|token| is_elsewhere(token)))
+        {
             return Err(Error::InvalidName {
                 name: shorten(given),
                 problem: "in a cluster its key and its unlock channel would be in different slots; use braces in pairs \

@@ -26,8 +26,12 @@ enum Inner<K, V> {
 
 impl<K, V> Default for SmallMap<K, V> {
     fn default() -> Self {
-        Self(Inner::Empty)
+        Self::EMPTY
     }
+}
+
+impl<K, V> SmallMap<K, V> {
+    pub(crate) const EMPTY: Self = Self(Inner::Empty);
 }
 
 impl<K: Ord, V> SmallMap<K, V> {

@@ -1,50 +1,76 @@
-//! One timer for each owner that holds a lock, all in one queue.
+//! One timer for each owner that holds a lock, all in one place.
+//!
+//! Renewals fall due at beats, where thousands of timers may have the same time: those of a millisecond are one list, and
+//! the lists are in the order of their times.
 //!
 //! When a timer is due is a fact that its lock keeps. It is read here, under the mutex of the timers,
 //! at the moment when the timer is set: two threads that set the same timer one after the other
-//! cannot leave the earlier one's time behind. The lock keeps the timer's key in the queue too, which
+//! cannot leave the earlier one's time behind. The lock also keeps the timer's place in here, which
 //! is read and written under the same mutex.
 //!
 //! Lock order: timers, then the lock's own mutex.
 
+use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::Instant;
-use tokio_util::time::DelayQueue;
-use tokio_util::time::delay_queue::Key;
+use smallvec::SmallVec;
+use tokio::time::{Instant, Sleep};
 
 use crate::core::OwnerKey;
-use crate::runtime::Runtime;
 
 /// What has timers.
 pub(crate) trait Timed {
-    /// When the timer of an owner is due, and the key of the one that is set.
-    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Key>);
+    /// When the timer of an owner is due, and the place of the one that is set.
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Place>);
 
-    fn set_timer_key(&self, owner: OwnerKey, key: Option<Key>);
+    fn set_place(&self, owner: OwnerKey, place: Option<Place>);
 }
 
+/// Where a timer is that is set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    tick: Tick,
+    /// In the list of that tick.
+    nth: u32,
+}
+
+/// Milliseconds since the timers were made.
+type Tick = u64;
+
 pub(crate) struct Timers<T> {
+    start: Instant,
     timers: Mutex<Inner<T>>,
-    /// Timers are made in here, because guards may be looked at and dropped anywhere.
-    runtime: Runtime,
     /// No timer is made or moved any more: the task that serves them is gone.
     over: AtomicBool,
 }
 
 struct Inner<T> {
-    /// A key is used again once its timer has fired, so a lock has only that of a timer that is set.
-    queue: DelayQueue<Timer<T>>,
+    /// Those that are due at the same time, in any order. No list is empty.
+    lists: BTreeMap<Tick, Vec<Timer<T>>>,
+    /// The room of a short list that is gone, for the next: a pair of lock and unlock makes one, and leaves it.
+    spare: Vec<Timer<T>>,
     /// How many are set that belong to owners, and not to the queue of a lock.
     of_owners: usize,
+    alarm: Alarm,
 }
 
 struct Timer<T> {
     lock: Weak<T>,
     owner: OwnerKey,
+}
+
+/// Wakes the task that serves the timers.
+#[derive(Default)]
+struct Alarm {
+    /// `None`: it is not set.
+    at: Option<Tick>,
+    sleep: Option<Pin<Box<Sleep>>>,
+    waker: Option<Waker>,
 }
 
 /// Whose timer has fired.
@@ -54,15 +80,20 @@ pub(crate) struct FiredTimer<T> {
     pub(crate) owner: OwnerKey,
 }
 
+/// Locks to be dropped when the mutex is free: perhaps the last references.
+type Moved<T> = SmallVec<[Arc<T>; 4]>;
+
 impl<T: Timed> Timers<T> {
-    pub(crate) fn new(runtime: Runtime) -> Self {
+    pub(crate) fn new() -> Self {
         let timers = Mutex::new(Inner {
-            queue: DelayQueue::new(),
+            lists: BTreeMap::new(),
+            spare: Vec::new(),
             of_owners: 0,
+            alarm: Alarm::default(),
         });
         Self {
+            start: Instant::now(),
             timers,
-            runtime,
             over: AtomicBool::new(false),
         }
     }
@@ -76,42 +107,34 @@ impl<T: Timed> Timers<T> {
     where
         T: 'a,
     {
-        let mut entered = None;
+        let mut moved = Moved::new();
         let mut inner = self.timers.lock();
         for (lock, owner) in timers {
-            let (due, key) = lock.timer(owner);
+            let (due, place) = lock.timer(owner);
             let due = due.filter(|_| !self.over.load(Ordering::Acquire));
-            if due.is_some() {
-                entered.get_or_insert_with(|| self.runtime.enter());
-            }
-            match (due, key) {
-                (Some(at), Some(key)) => inner.queue.reset_at(&key, at),
-                (Some(at), None) => {
-                    let timer = Timer {
-                        lock: Arc::downgrade(lock),
-                        owner,
-                    };
-                    let key = inner.queue.insert_at(timer, at);
-                    inner.set_key(lock, owner, Some(key));
-                }
-                // The last one is left to fire for nothing: removing it would wake the renewal task, and
-                // so would the next lock, on every single uncontended pair.
-                (None, Some(key)) => {
-                    if inner.queue.len() > 1 {
-                        inner.queue.remove(&key);
-                    }
-                    inner.set_key(lock, owner, None);
-                }
-                (None, None) => {}
-            }
+            let due = due.map(|at| self.tick(at));
+            inner.put(lock, owner, (due, place), &mut moved);
         }
+        let woken = inner.early_waker();
+        drop(inner);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    /// No timer fires early.
+    fn tick(&self, at: Instant) -> Tick {
+        let since = at.saturating_duration_since(self.start).as_nanos();
+        Tick::try_from(since.div_ceil(1_000_000)).unwrap_or(Tick::MAX)
+    }
+
+    fn instant(&self, tick: Tick) -> Instant {
+        self.start + Duration::from_millis(tick)
     }
 
     /// When the timer of an owner fires.
     #[cfg(feature = "test-util")]
     pub(crate) fn due(&self, lock: &T, owner: OwnerKey) -> Option<Instant> {
-        let timers = self.timers.lock();
-        Some(timers.queue.deadline(&lock.timer(owner).1?))
+        let _timers = self.timers.lock();
+        Some(self.instant(lock.timer(owner).1?.tick))
     }
 
     /// Owners that have a timer.
@@ -119,31 +142,30 @@ impl<T: Timed> Timers<T> {
         self.timers.lock().of_owners
     }
 
-    /// Timers that have fired, at most that many.
+    /// Timers that have fired, at most that many. Only the task that serves them asks.
     pub(crate) fn poll_fired(
         &self,
         context: &mut Context<'_>,
         most: usize,
     ) -> Poll<Vec<FiredTimer<T>>> {
-        let mut timers = self.timers.lock();
-        let (mut fired, mut for_nothing) = (Vec::new(), Vec::new());
-        while fired.len() < most
-            && let Poll::Ready(Some(expired)) = timers.queue.poll_expired(context)
-        {
-            let key = expired.key();
-            let Timer { lock, owner } = expired.into_inner();
-            let Some(lock) = lock.upgrade() else { continue };
-            // One that was left to fire for nothing may have a successor by now.
-            if lock.timer(owner).1 == Some(key) {
-                timers.set_key(&lock, owner, None);
-                fired.push(FiredTimer { lock, owner });
-            } else {
-                for_nothing.push(lock);
+        let mut fired = Vec::new();
+        let mut inner = self.timers.lock();
+        let mut now = Instant::now();
+        loop {
+            while fired.len() < most
+                && let Some(tick) = inner.first().filter(|tick| self.instant(*tick) <= now)
+            {
+                inner.fire(tick, most, &mut fired);
+            }
+            if fired.len() >= most {
+                break;
+            }
+            let first = inner.first();
+            match inner.alarm.poll(context, first, |tick| self.instant(tick)) {
+                Poll::Ready(tick) => now = now.max(self.instant(tick)),
+                Poll::Pending => break,
             }
         }
-        drop(timers);
-        // Perhaps the last references.
-        drop(for_nothing);
         match fired.is_empty() {
             true => Poll::Pending,
             false => Poll::Ready(fired),
@@ -152,15 +174,121 @@ impl<T: Timed> Timers<T> {
 }
 
 impl<T: Timed> Inner<T> {
-    fn set_key(&mut self, lock: &T, owner: OwnerKey, key: Option<Key>) {
-        match (owner == OwnerKey::QUEUE, &key) {
-            (true, _) => {}
-            (false, Some(_)) => self.of_owners += 1,
-            (false, None) => self.of_owners -= 1,
+    fn first(&self) -> Option<Tick> {
+        self.lists.first_key_value().map(|(tick, _)| *tick)
+    }
+
+    /// Moves the timer of an owner from its place to the list of this time, or removes it.
+    fn put(
+        &mut self,
+        lock: &Arc<T>,
+        owner: OwnerKey,
+        (due, place): (Option<Tick>, Option<Place>),
+        moved: &mut Moved<T>,
+    ) {
+        if place.map(|place| place.tick) == due {
+            return;
         }
-        lock.set_timer_key(owner, key);
+        if let Some(place) = place {
+            self.remove(place, moved);
+        }
+        let place = due.map(|tick| {
+            let spare = &mut self.spare;
+            let list = self.lists.entry(tick);
+            let list = list.or_insert_with(|| std::mem::take(spare));
+            let nth = u32::try_from(list.len()).unwrap_or_else(|_| unreachable!("it has no room"));
+            let lock = Arc::downgrade(lock);
+            list.push(Timer { lock, owner });
+            self.of_owners += usize::from(owner != OwnerKey::QUEUE);
+            Place { tick, nth }
+        });
+        lock.set_place(owner, place);
+    }
+
+    /// Takes a timer out; the last one of its list has its place from now on.
+    fn remove(&mut self, place: Place, moved: &mut Moved<T>) {
+        let nth = place.nth as usize;
+        let Some(list) = self.lists.get_mut(&place.tick) else {
+            return;
+        };
+        let removed = list.swap_remove(nth);
+        self.of_owners -= usize::from(removed.owner != OwnerKey::QUEUE);
+        if let Some(last) = list.get(nth)
+            && let Some(lock) = last.lock.upgrade()
+        {
+            lock.set_place(last.owner, Some(place));
+            moved.push(lock);
+        }
+        self.end_list(place.tick);
+    }
+
+    /// Takes timers of a list that is due, until there are `most`.
+    fn fire(&mut self, tick: Tick, most: usize, fired: &mut Vec<FiredTimer<T>>) {
+        let list = self.lists.get_mut(&tick);
+        let Some(list) = list else { return };
+        while fired.len() < most
+            && let Some(Timer { lock, owner }) = list.pop()
+        {
+            self.of_owners -= usize::from(owner != OwnerKey::QUEUE);
+            if let Some(lock) = lock.upgrade() {
+                lock.set_place(owner, None);
+                fired.push(FiredTimer { lock, owner });
+            }
+        }
+        self.end_list(tick);
+    }
+
+    /// A list that has no timer any more goes.
+    fn end_list(&mut self, tick: Tick) {
+        if self.lists.get(&tick).is_some_and(Vec::is_empty)
+            && let Some(list) = self.lists.remove(&tick)
+            && list.capacity() <= SPARE_MAX
+        {
+            self.spare = list;
+        }
+    }
+
+    /// Whom to wake because the first timer is due before the alarm.
+    fn early_waker(&mut self) -> Option<Waker> {
+        let first = self.first()?;
+        match self.alarm.at {
+            Some(at) if at <= first => None,
+            _ => self.alarm.waker.take(),
+        }
     }
 }
+
+impl Alarm {
+    /// Ready at the time of the first timer, or before. An alarm that is set is left to go off, although its timer is gone:
+    /// to move it at each step would wake the renewal task for every uncontended pair of lock and unlock.
+    fn poll(
+        &mut self,
+        context: &mut Context<'_>,
+        first: Option<Tick>,
+        instant: impl Fn(Tick) -> Instant,
+    ) -> Poll<Tick> {
+        if !matches!(&self.waker, Some(waker) if waker.will_wake(context.waker())) {
+            self.waker = Some(context.waker().clone());
+        }
+        let tick = self.at.into_iter().chain(first).min();
+        let Some(tick) = tick else {
+            return Poll::Pending;
+        };
+        let sleep = self
+            .sleep
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(instant(tick))));
+        if self.at != Some(tick) {
+            self.at = Some(tick);
+            sleep.as_mut().reset(instant(tick));
+        }
+        ready!(sleep.as_mut().poll(context));
+        self.at = None;
+        Poll::Ready(tick)
+    }
+}
+
+/// More timers than a list has that need not wait for a beat.
+const SPARE_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests;

@@ -5,23 +5,24 @@
 //! to 4.7.0 (see `docs/protocol.md`). The unlock message, `0`, is in `lua/` and `redis/link.rs`.
 
 use std::io::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::core::Face;
 use crate::error::{Error, pattern_of};
 use crate::kind::LockKind;
 
 /// A lock's name: as the user gave it, and as Redis has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct LockName {
     given: Arc<str>,
     key: Arc<str>,
-    channel: Arc<str>,
+    /// Made when it is first needed: a lock that is only held needs none.
+    channel: OnceLock<Arc<str>>,
     /// `None`: a plain lock. Apart, so that those need no room for it.
     not_plain: Option<Box<NotPlain>>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 struct NotPlain {
     kind: LockKind,
     /// The key of the token, if the kind has one.
@@ -51,7 +52,6 @@ impl LockName {
             });
         }
         let given: Arc<str> = given.into();
-        let channel = channel_of_kind(kind, &key).into();
         let not_plain = (kind != LockKind::Plain).then(|| {
             let token = || braced("redisson_lock_token", &key).into();
             let token = kind.has_token().then(token);
@@ -73,7 +73,7 @@ impl LockName {
         let mut name = Self {
             given,
             key,
-            channel,
+            channel: OnceLock::new(),
             not_plain,
         };
         name.add_other_face();
@@ -128,7 +128,7 @@ impl LockName {
 
     /// The channel on which the owner with this field hears that it may have a fair lock.
     pub(crate) fn channel_of(&self, field: &str) -> Arc<str> {
-        format!("{}:{field}", self.channel).into()
+        format!("{}:{field}", self.channel()).into()
     }
 
     /// The field of the lock's hash in which the holds of an owner with this field are counted.
@@ -172,7 +172,12 @@ impl LockName {
 
     /// The channel on which the last unlock is announced.
     pub(crate) fn channel(&self) -> &Arc<str> {
-        &self.channel
+        self.channel.get_or_init(|| self.channel_text().into())
+    }
+
+    /// The same, for those who need it once.
+    pub(crate) fn channel_text(&self) -> String {
+        channel_of_kind(self.kind(), &self.key)
     }
 }
 

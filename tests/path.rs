@@ -177,7 +177,9 @@ fn a_held_lock_and_a_waiting_call_need_little_room() {
     wait(MORE);
     let waiting = kept(|| wait(MORE)) / MORE as f64;
     println!("bytes on the heap: {held} a held lock, {waiting} a waiting call with its task");
-    assert!(held <= 1_024.0, "{held}");
+    // Of these the entry with an owner and a hold takes 500, the lock's name 110, what the hold shares with its guard 56,
+    // the table 50 and the timer 24 to 48.
+    assert!(held <= 820.0, "{held}");
     assert!(waiting <= 2_048.0, "{waiting}");
     runtime.block_on(async {
         drop((first, guards));

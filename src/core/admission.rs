@@ -203,7 +203,7 @@ impl LockCore {
         let (idle, held, around) = (self.is_idle(owner), self.holds(owner), self.around(owner));
         // Those that queue wait for this owner: if it waited for them in turn, nothing would go on.
         let needs_no_queue = held || around != Around::Nothing;
-        let stands_back = self.yields_until.filter(|until| *until > now);
+        let stands_back = self.queue.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(now, id, &waiter)
             && (waiter.order == Order::Immediate || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
@@ -369,9 +369,9 @@ impl LockCore {
             });
             let (hold, token, by_itself) = taken.unwrap_or(Err(not_its_own))?;
             // Whichever call took it, there is nothing left to go first for.
-            core.yields_until = None;
+            core.queue.yields_until = None;
             if by_itself {
-                core.streak = None;
+                core.queue.streak = None;
             }
             Ok((hold, token))
         })

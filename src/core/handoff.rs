@@ -60,10 +60,11 @@ impl LockCore {
         }
         let head = self.queue.head(Lane::ALL)?;
         // No other process hears of a pass. The release that ends the streak publishes that the lock is free.
-        if let Some(streak) = &mut self.streak
+        if let Some(streak) = self.queue.streak
             && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
         {
-            streak.over = true;
+            let over = true;
+            self.queue.streak = Some(PassStreak { over, ..streak });
             return None;
         }
         if self.owners.others_block(owner) {
@@ -115,7 +116,7 @@ impl LockCore {
         let limit = now + self.rules.command_timeout;
         // Counted whether or not its call takes it: for other processes the lock was not free.
         if let Passed::Moved { sent_at, .. } = passed {
-            let streak = self.streak.get_or_insert(PassStreak {
+            let streak = self.queue.streak.get_or_insert(PassStreak {
                 passes: 0,
                 since: sent_at,
                 over: false,
@@ -173,9 +174,14 @@ impl LockCore {
     /// The lock is free for every client: the streak of passes ends. If a bound ended it, and others listen,
     /// they go first.
     pub(super) fn end_streak(&mut self, now: Time, others_listen: bool) {
-        let was_over = self.streak.take().is_some_and(|streak| streak.over);
         self.others_listen = others_listen;
-        self.yields_until = (was_over && others_listen).then(|| now + YIELD_TIME);
+        // Nothing is written where nothing changes: a queue that is empty would be made for it.
+        if let Some(streak) = self.queue.streak {
+            self.queue.streak = None;
+            self.queue.yields_until = (streak.over && others_listen).then(|| now + YIELD_TIME);
+        } else if self.queue.yields_until.is_some() {
+            self.queue.yields_until = None;
+        }
     }
 
     /// A lock was handed to a call that has not picked it up in time: it is not polled.

@@ -80,18 +80,19 @@ impl LockCore {
 
     pub(super) fn turn(&self, lane: Lane) -> Turn {
         match self.discipline.is_shared(lane) {
-            true => self.readers_turn.as_deref().copied().unwrap_or_default(),
-            false => self.turn,
+            true => self.queue.readers_turn,
+            false => self.queue.turn,
         }
     }
 
     pub(super) fn set_turn(&mut self, lane: Lane, turn: Turn) {
-        if !self.discipline.is_shared(lane) {
-            self.turn = turn;
-        } else if turn == Turn::default() {
-            self.readers_turn = None;
-        } else {
-            **self.readers_turn.get_or_insert_default() = turn;
+        // Nothing is written where nothing changes: a queue that is empty would be made for it.
+        if self.turn(lane) == turn {
+            return;
+        }
+        match self.discipline.is_shared(lane) {
+            true => self.queue.readers_turn = turn,
+            false => self.queue.turn = turn,
         }
     }
 

@@ -6,7 +6,9 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::apart::Empty;
 use super::hold::{LeasePolicy, local_deadline};
+use super::op::Turn;
 use super::values::{Face, OwnerKey, ThreadId, Time, WaiterId};
 use crate::small_map::{SmallMap, SmallSet};
 
@@ -141,6 +143,7 @@ pub(super) struct PassStreak {
     pub(super) over: bool,
 }
 
+/// The calls, and whose turn it is: what a lock that is only held has no room for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
     waiters: SmallMap<WaiterId, Box<Waiter>>,
@@ -150,6 +153,24 @@ pub(super) struct Queue {
     first: Option<(Lane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
+    pub(super) turn: Turn,
+    /// That of the lane of readers.
+    pub(super) readers_turn: Turn,
+    pub(super) streak: Option<PassStreak>,
+    /// The queue lets other processes go first until then.
+    pub(super) yields_until: Option<Time>,
+}
+
+impl Empty for Queue {
+    const EMPTY: &'static Self = &Self {
+        waiters: SmallMap::EMPTY,
+        queued: SmallMap::EMPTY,
+        owned: SmallMap::EMPTY,
+        turn: Turn::NONE,
+        readers_turn: Turn::NONE,
+        streak: None,
+        yields_until: None,
+    };
 }
 
 /// A waiter as one of its owner's. Calls for different faces are served in one order.
@@ -441,5 +462,11 @@ impl Queue {
             let until = waiter.waits_until.iter_mut();
             until.for_each(|at| visitor.time(at));
         });
+        self.turn.visit(visitor);
+        self.readers_turn.visit(visitor);
+        let streak = self.streak.iter_mut();
+        streak.for_each(|streak| visitor.time(&mut streak.since));
+        let until = self.yields_until.iter_mut();
+        until.for_each(|at| visitor.time(at));
     }
 }

@@ -193,6 +193,23 @@ pub(super) struct Unlock {
     pub(super) hold: HoldId,
 }
 
+/// What is there once for each of many thousand locks.
+#[test]
+fn a_lock_that_is_only_held_has_no_room_for_a_queue_or_an_operation() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    assert!(!fixture.core.queue.is_apart(), "it is held");
+    let waiter = fixture.call(B, Order::Queued);
+    assert!(fixture.core.queue.is_apart(), "a call waits");
+    fixture.step(|core, now, out| core.leave(now, waiter, out));
+    assert!(!fixture.core.queue.is_apart(), "it has left");
+    let released = fixture.step(|core, now, out| core.unlock(now, A, hold, out));
+    assert!(released.expect("held") && !fixture.core.queue.is_apart());
+    // Nearly all of it are the owner and the owner's hold: 260 bytes.
+    let size = size_of::<LockCore>();
+    assert!(size <= 344, "{size}");
+}
+
 pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
 
 /// Two calls that queue and an immediate attempt, behind an operation of their owner.

@@ -1,14 +1,16 @@
 //! Tests of timers whose locks are lists.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::task::Wake;
 use std::time::Duration;
 
 use super::*;
 use crate::core::{Face, ThreadId};
 use test_support::tokio;
 
-/// When a timer is due, and its key.
-type Set = (Option<Instant>, Option<Key>);
+/// When a timer is due, and its place.
+type Set = (Option<Instant>, Option<Place>);
 
 #[derive(Debug, Default)]
 struct Lock(Mutex<BTreeMap<OwnerKey, Set>>);
@@ -18,15 +20,15 @@ impl Timed for Lock {
         self.0.lock().get(&owner).copied().unwrap_or_default()
     }
 
-    fn set_timer_key(&self, owner: OwnerKey, key: Option<Key>) {
-        self.0.lock().entry(owner).or_default().1 = key;
+    fn set_place(&self, owner: OwnerKey, place: Option<Place>) {
+        self.0.lock().entry(owner).or_default().1 = place;
     }
 }
 
 const OWNER: OwnerKey = OwnerKey::only(ThreadId(1));
 
 fn timers() -> Timers<Lock> {
-    Timers::new(Runtime::current().expect("in a runtime"))
+    Timers::new()
 }
 
 fn set(timers: &Timers<Lock>, lock: &Arc<Lock>, owner: OwnerKey, ms: Option<u64>) {
@@ -51,20 +53,79 @@ async fn timers_of_one_instant_fire_together() {
     assert_eq!(timers.len(), 1);
 }
 
+/// How often the task that serves the timers is woken.
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 #[tokio::test(start_paused = true)]
-async fn the_last_timer_is_left_to_fire_and_a_moved_one_is_not_made_again() {
-    let timers = timers();
+async fn only_a_timer_before_all_others_wakes_the_task_and_none_that_goes() {
+    let (timers, woken) = (timers(), Arc::<Woken>::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut context = Context::from_waker(&waker);
     let locks: [Arc<Lock>; 2] = Default::default();
-    set(&timers, &locks[0], OWNER, Some(1_000));
-    set(&timers, &locks[1], OWNER, Some(2_000));
-    set(&timers, &locks[0], OWNER, None);
-    let key = locks[1].timer(OWNER).1;
-    set(&timers, &locks[1], OWNER, Some(3_000));
-    assert_eq!(locks[1].timer(OWNER).1, key, "it is moved, not made");
-    set(&timers, &locks[1], OWNER, None);
-    assert_eq!(timers.len(), 0);
-    let left = timers.timers.lock().queue.len();
-    assert_eq!(left, 1, "the renewal task is not woken for the last one");
+    let mut wakes = |lock: &Arc<Lock>, ms| {
+        assert!(timers.poll_fired(&mut context, usize::MAX).is_pending());
+        let before = woken.0.load(Ordering::Relaxed);
+        set(&timers, lock, OWNER, ms);
+        woken.0.load(Ordering::Relaxed) - before
+    };
+    assert_eq!(wakes(&locks[0], Some(2_000)), 1, "the first");
+    assert_eq!(wakes(&locks[0], None), 0, "it goes");
+    assert_eq!(wakes(&locks[0], Some(3_000)), 0, "the alarm is early");
+    assert_eq!(wakes(&locks[1], Some(1_000)), 1, "before all others");
+    assert_eq!(wakes(&locks[1], Some(1_500)), 0, "it moves back");
+    assert_eq!(wakes(&locks[0], None), 0, "it goes too");
+    assert_eq!(timers.len(), 1);
+    let start = Instant::now();
+    assert_eq!(fired(&timers).await.len(), 1);
+    assert_eq!(start.elapsed(), Duration::from_millis(1_500));
+}
+
+/// Timers take each other's places in the lists.
+#[tokio::test(start_paused = true)]
+async fn each_timer_that_is_set_fires_once_at_its_time() {
+    let (timers, start, mut random) = (timers(), Instant::now(), 1_u64);
+    let locks: [Arc<Lock>; 9] = Default::default();
+    let owners = [OWNER, OwnerKey::QUEUE, OwnerKey::only(ThreadId(2))];
+    let mut expected: BTreeMap<(usize, OwnerKey), u64> = BTreeMap::new();
+    for round in 0..300 {
+        for _ in 0..20 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (nth, owner) = (
+                (random >> 60) as usize % 9,
+                owners[(random >> 50) as usize % 3],
+            );
+            // Few times, so that the lists are long.
+            let ms = ((random >> 40) % 4).checked_sub(1).map(|ms| ms * 7);
+            set(&timers, &locks[nth], owner, ms);
+            expected.remove(&(nth, owner));
+            let now = start.elapsed().as_millis() as u64;
+            expected.extend(ms.map(|ms| ((nth, owner), now + ms)));
+        }
+        let of_owners = expected
+            .keys()
+            .filter(|(_, owner)| *owner != OwnerKey::QUEUE);
+        assert_eq!(timers.len(), of_owners.count());
+        if round % 3 > 0 || expected.is_empty() {
+            continue;
+        }
+        let fired = fired(&timers).await;
+        let now = start.elapsed().as_millis() as u64;
+        for FiredTimer { lock, owner } in &fired {
+            let nth = locks.iter().position(|it| Arc::ptr_eq(it, lock));
+            let due = expected.remove(&(nth.expect("one of them"), *owner));
+            assert_eq!(due, Some(now), "round {round}");
+        }
+        assert!(expected.values().all(|due| *due > now), "round {round}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

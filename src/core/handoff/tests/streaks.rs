@@ -97,7 +97,7 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     assert_eq!(fixture.release_sent(B), 0);
     is_released_beside_listeners(&mut fixture, &unlock);
     let after = fixture.now + Duration::from_millis(5);
-    assert_eq!(fixture.core.yields_until, Some(after));
+    assert_eq!(fixture.core.queue.yields_until, Some(after));
 }
 
 /// Every other waiter has waited for the streak before.
