@@ -315,6 +315,9 @@ async fn in_front_of(server: &Server, slots: String, primary: String) -> Proxy {
     proxy
 }
 
+const NO_PORT: &str = "it was announced with port 0; see `port`, `tls-port` and, in a cluster, \
+                       `cluster-announce-port`, with Sentinel `replica-announce-port` there";
+
 /// The address is the announced one, so a look at the client's settings would find nothing.
 #[tokio::test]
 async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_it() {
@@ -328,7 +331,7 @@ async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_
         let primary = format!("return {{'127.0.0.1','{port}'}}");
         let proxy = in_front_of(&server, slots, primary).await;
         let said = |who: &str, doing: &str| match port {
-            0 => "Redis at 127.0.0.1:0 refused: it was announced with port 0; see ".to_owned(),
+            0 => format!("Redis at 127.0.0.1:0 refused: {NO_PORT}"),
             _ => {
                 format!(
                     "no answer from Redis at 127.0.0.1:1, which {who} announced, while {doing}; "

@@ -184,7 +184,7 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
             "too many keys of nested read holds of this lock are gone; try again when those holds have ended"
         }
         Some(RefusalKind::NoPort) => {
-            "it was announced with port 0; see `port`, `tls-port` and `cluster-announce-port` there"
+            "it was announced with port 0; see `port`, `tls-port` and, in a cluster, `cluster-announce-port`, with Sentinel `replica-announce-port` there"
         }
         Some(RefusalKind::WebServer) => "it is a web server; check the port",
         Some(RefusalKind::NoClusterNode) => "it is not a node of a cluster; connect with redis://",
