@@ -146,7 +146,7 @@ pub(super) struct PassStreak {
 /// The calls, and whose turn it is: what a lock that is only held has no room for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
-    waiters: SmallMap<WaiterId, Box<Waiter>>,
+    waiters: SmallMap<WaiterId, Waiter>,
     /// Those that queue, in the order of their lane, but for those that were passed over.
     queued: SmallSet<(Lane, WaiterId)>,
     /// The first of them, for which each step asks several times.
@@ -165,6 +165,7 @@ impl Empty for Queue {
     const EMPTY: &'static Self = &Self {
         waiters: SmallMap::EMPTY,
         queued: SmallMap::EMPTY,
+        first: None,
         owned: SmallMap::EMPTY,
         turn: Turn::NONE,
         readers_turn: Turn::NONE,
@@ -227,7 +228,7 @@ impl Queue {
             is_called: false,
         };
         self.owned.insert(Owned::of(&waiter, id), ());
-        self.waiters.insert(id, Box::new(waiter));
+        self.waiters.insert(id, waiter);
         if order == Order::Queued {
             self.queue_up((lane, id));
         }
@@ -237,7 +238,7 @@ impl Queue {
         let waiter = self.waiters.remove(&id)?;
         self.leave_queue((waiter.lane(), id));
         self.owned.remove(&Owned::of(&waiter, id));
-        Some(*waiter)
+        Some(waiter)
     }
 
     fn queue_up(&mut self, place: (Lane, WaiterId)) {
@@ -255,7 +256,7 @@ impl Queue {
     }
 
     pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
-        self.waiters.get(&id).map(|waiter| &**waiter)
+        self.waiters.get(&id)
     }
 
     pub(super) fn set_field(&mut self, id: WaiterId, field: &Arc<str>) {
