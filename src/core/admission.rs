@@ -11,9 +11,9 @@ use super::LockCore;
 use super::hold::local_deadline;
 #[cfg(feature = "test-util")]
 use super::op::Op;
-use super::op::{Acquire, Around, Attempt, Grant, Turn};
+use super::op::{Acquire, Around, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Lane, Order, Terms, Waiter};
+use super::queue::{Attempt, Lane, Order, Terms, Turn, Waiter};
 use super::tenure::NOT_COUNTED;
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,

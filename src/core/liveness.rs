@@ -14,9 +14,8 @@
 //! and its place goes to the next one.
 
 use super::LockCore;
-use super::op::Turn;
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::Lane;
+use super::queue::{Lane, Turn};
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {

@@ -8,8 +8,7 @@ use std::time::Duration;
 
 use super::apart::Empty;
 use super::hold::{LeasePolicy, local_deadline};
-use super::op::Turn;
-use super::values::{Face, OwnerKey, ThreadId, Time, WaiterId};
+use super::values::{Face, OpId, OwnerKey, ThreadId, Time, WaiterId};
 use crate::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
@@ -141,6 +140,46 @@ pub(super) struct PassStreak {
     pub(super) since: Time,
     /// A bound was reached.
     pub(super) over: bool,
+}
+
+/// Whose turn it is in a lane.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(super) struct Turn {
+    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
+    pub(super) since: Option<Time>,
+    /// The attempt of one that queues.
+    pub(super) attempt: Option<Attempt>,
+}
+
+impl Turn {
+    pub(super) const NONE: Self = Self {
+        since: None,
+        attempt: None,
+    };
+}
+
+#[cfg(feature = "test-util")]
+impl Turn {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.since.iter_mut().for_each(|at| visitor.time(at));
+        let attempt = self.attempt.iter_mut();
+        attempt.for_each(|attempt| attempt.visit(visitor));
+    }
+}
+
+/// An attempt of one that queues, by an owner that holds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Attempt {
+    pub(super) waiter: WaiterId,
+    pub(super) op: OpId,
+}
+
+#[cfg(feature = "test-util")]
+impl Attempt {
+    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
+        self.waiter.visit(visitor);
+        self.op.visit(visitor);
+    }
 }
 
 /// The calls, and whose turn it is: what a lock that is only held has no room for.
