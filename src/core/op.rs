@@ -27,9 +27,8 @@ use super::values::{LossReason, OpId, OwnerKey, Time, Token, WaiterId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
     Idle,
-    /// On the heap, as the release: a lock that is only held has no room for them.
-    Acquire(Box<Acquire>),
-    Release(Box<Release>),
+    Acquire(Acquire),
+    Release(Release),
 }
 
 /// An acquire that may have been sent.
@@ -191,17 +190,6 @@ impl Op {
         }
     }
 
-    /// The acquire under way, which is over with this.
-    pub(super) fn take_acquire(&mut self) -> Option<Box<Acquire>> {
-        match std::mem::replace(self, Self::Idle) {
-            Self::Acquire(acquire) => Some(acquire),
-            other => {
-                *self = other;
-                None
-            }
-        }
-    }
-
     pub(super) fn release(&self) -> Option<&Release> {
         match self {
             Self::Release(release) => Some(release),
@@ -300,61 +288,49 @@ impl Op {
             Self::Idle if held => "nothing, and it holds",
             Self::Idle if lost => "nothing, and its hold was lost",
             Self::Idle => "nothing, and it holds nothing",
-            Self::Acquire(acquire) => acquire.words(held),
-            Self::Release(release) => release.words(held),
-        }
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Acquire {
-    fn words(&self, held: bool) -> &'static str {
-        let Self {
-            id: _,
-            waiter: _,
-            order,
-            target,
-            lease: _,
-            losses: _,
-            then_release,
-            is_reported: _,
-            queues_up: _,
-            around,
-            grant,
-        } = self;
-        match (grant, *target > 1, held, then_release, order) {
-            (_, false, ..) if *around != Around::Nothing => "a read inside of a write",
-            (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
-            (Some(Grant::Awaited | Grant::Forced), _, _, false, _) => "a lock being handed to it",
-            (Some(Grant::Awaited | Grant::Forced), _, _, true, _) => "the same, its call has left",
-            (_, false, _, _, Order::Queued) => "an acquire from the queue",
-            (_, false, _, _, Order::Immediate) => "an immediate attempt",
-            (_, true, true, true, _) => "a nested acquire, a release to follow",
-            (_, true, true, false, Order::Queued) => "a nested acquire",
-            (_, true, true, false, Order::Immediate) => "a nested immediate attempt",
-            (_, true, false, false, _) => "a nested acquire, nothing held any more",
-            (_, true, false, true, _) => "the same, a release to follow",
-        }
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Release {
-    fn words(&self, held: bool) -> &'static str {
-        let Self {
-            id: _,
-            in_sync,
-            give_up_at: _,
-            sent: _,
-            maybe_freed: _,
-            may_pass: _,
-            pass,
-        } = self;
-        match (pass, in_sync, held) {
-            (Some(_), ..) => "a release that hands the lock on",
-            (None, true, _) => "a release with nothing left to do",
-            (None, false, true) => "a release, others are held",
-            (None, false, false) => "a release, nothing held any more",
+            Self::Acquire(Acquire {
+                id: _,
+                waiter: _,
+                order,
+                target,
+                lease: _,
+                losses: _,
+                then_release,
+                is_reported: _,
+                queues_up: _,
+                around,
+                grant,
+            }) => match (grant, *target > 1, held, then_release, order) {
+                (_, false, ..) if *around != Around::Nothing => "a read inside of a write",
+                (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
+                (Some(Grant::Awaited | Grant::Forced), _, _, false, _) => {
+                    "a lock being handed to it"
+                }
+                (Some(Grant::Awaited | Grant::Forced), _, _, true, _) => {
+                    "the same, its call has left"
+                }
+                (_, false, _, _, Order::Queued) => "an acquire from the queue",
+                (_, false, _, _, Order::Immediate) => "an immediate attempt",
+                (_, true, true, true, _) => "a nested acquire, a release to follow",
+                (_, true, true, false, Order::Queued) => "a nested acquire",
+                (_, true, true, false, Order::Immediate) => "a nested immediate attempt",
+                (_, true, false, false, _) => "a nested acquire, nothing held any more",
+                (_, true, false, true, _) => "the same, a release to follow",
+            },
+            Self::Release(Release {
+                id: _,
+                in_sync,
+                give_up_at: _,
+                sent: _,
+                maybe_freed: _,
+                may_pass: _,
+                pass,
+            }) => match (pass, in_sync, held) {
+                (Some(_), ..) => "a release that hands the lock on",
+                (None, true, _) => "a release with nothing left to do",
+                (None, false, true) => "a release, others are held",
+                (None, false, false) => "a release, nothing held any more",
+            },
         }
     }
 }

@@ -199,17 +199,18 @@ impl OwnerState {
         if acquire.queues_up || !self.has_place() {
             self.tenure.asks_for_place(terms.wait);
         }
-        self.op = Op::Acquire(Box::new(acquire.clone()));
+        self.op = Op::Acquire(acquire.clone());
         self.op_changed_at = cx.now;
         acquire
     }
 
     /// The acquire is over. What was asked for meanwhile begins.
     pub(super) fn end_acquire(&mut self, after: AfterAcquire, cx: &mut Context<'_>) {
-        let Some(acquire) = self.op.take_acquire() else {
+        let Some(acquire) = self.op.acquire().cloned() else {
             return;
         };
-        // Nothing is under way any more, so that `release` begins an operation of its own.
+        // Before all else: `release` begins an operation of its own only if none is under way.
+        self.op = Op::Idle;
         self.op_changed_at = cx.now;
         cx.out.is_reported |= acquire.is_reported && after == AfterAcquire::Applied;
         match after {
@@ -272,7 +273,7 @@ impl OwnerState {
             Op::Release(release) => (release.in_sync, release.give_up_at) = (false, give_up_at),
             Op::Idle => {
                 let id = cx.ids.op();
-                self.op = Op::Release(Box::new(Release::new(id, give_up_at)));
+                self.op = Op::Release(Release::new(id, give_up_at));
                 self.op_changed_at = cx.now;
                 cx.out.jobs.push((cx.owner, id));
             }
