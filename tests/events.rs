@@ -118,6 +118,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     events.comes(Level::WARN, "renewal failed").await;
     events.comes(Level::WARN, "renewal overdue").await;
     guard.lost().await;
+    assert!(!events.has(Level::WARN, "locks=0"));
     server.resume();
     drop(guard);
 

@@ -324,6 +324,7 @@ mod tests {
             assert_eq!(parts, [PART, PART]);
             assert_eq!(recheck.holds, 0, "they are in the log");
         }
+        assert!(recheck.log.due().is_some(), "the first were logged");
         drop(guards);
         client.close(Duration::from_secs(5)).await;
     }

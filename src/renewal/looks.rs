@@ -227,6 +227,7 @@ mod tests {
         report(&mut looks);
         assert_eq!(looked_at(&looks.take(locks)), 1);
         report(&mut looks);
+        assert_eq!(looked_at(&looks.take(locks)), 0);
         looks.are_due().await;
         assert_eq!(looked_at(&looks.take(locks)), 1);
         assert!(start.elapsed() >= LANES_PAUSE, "{:?}", start.elapsed());
