@@ -93,6 +93,7 @@ fn a_lock_is_taken_nested_and_released_by_one_thread_with_a_field_as_java_writes
     assert!(stock.lease_left().expect("answered").expect("a lease") > Duration::from_secs(20));
     let holder = stock.inspect().expect("answered").expect("held");
     assert_eq!((holder.owner, holder.hold_count), (field, 2));
+    assert_eq!(stock.check().expect("answered"), [""; 0]);
 
     inner.unlock().expect("held");
     assert_eq!(control.count("stock:42"), 1);

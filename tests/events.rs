@@ -118,6 +118,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     events.comes(Level::WARN, "renewal failed").await;
     events.comes(Level::WARN, "renewal overdue").await;
     guard.lost().await;
+    assert!(!events.has(Level::WARN, "locks=0"));
     server.resume();
     drop(guard);
 
@@ -229,7 +230,7 @@ fn the_end_of_a_runtime_that_leaves_locks_behind_is_an_event() {
     let events = collected();
     let server = Server::start();
     let url = server.url();
-    let end = |leaves: bool| {
+    let end = |leaves: bool, closes: bool| {
         let runtime = Runtime::new().expect("a runtime");
         let guard = runtime.block_on(async {
             let client = LockClient::connect(&url).await.expect("it answers");
@@ -238,16 +239,19 @@ fn the_end_of_a_runtime_that_leaves_locks_behind_is_an_event() {
                 return Some(guard);
             }
             guard.unlock().await.expect("held");
-            client.close(Duration::ZERO).await;
+            if closes {
+                client.close(Duration::ZERO).await;
+            }
             None
         });
         drop(runtime);
         drop(guard);
     };
     let text = "the runtime has ended with locks that nobody releases";
-    end(false);
+    end(false, true);
+    end(false, false);
     assert!(!events.has(Level::WARN, text));
-    end(true);
+    end(true, false);
     assert!(events.has(Level::WARN, text) && events.has(Level::WARN, "held=1"));
 }
 
@@ -285,6 +289,21 @@ async fn what_a_scope_leaves_behind_is_an_event() {
     let mut control = server.control();
     control.run(&["DEL", "left:open", "left:unanswered"]);
     server.finish([]).await;
+}
+
+#[tokio::test]
+async fn a_renewal_without_replicas_is_silent() {
+    let events = collected();
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| builder.watchdog_timeout(ms(900)))
+        .await;
+    let guard = client.lock("renewed").lock().await.expect("free");
+    let renewed = || client.stats().renewed_total >= 2;
+    eventually("it is renewed", ms(5_000), renewed).await;
+    guard.unlock().await.expect("held");
+    assert!(!events.has(Level::WARN, "0 of 0 replicas"));
+    server.finish([client]).await;
 }
 
 #[tokio::test]

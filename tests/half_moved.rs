@@ -521,3 +521,29 @@ async fn while_no_slot_moves_a_call_is_sent_once() {
     }
     scene.end_scene().await;
 }
+
+/// One call renews them, and the server refuses it.
+#[tokio::test]
+async fn two_locks_of_one_slot_are_renewed_at_both_nodes() {
+    let cluster = Cluster::start(false).await;
+    let client = LockClient::builder()
+        .connections(1)
+        .watchdog_timeout(ms(3_000))
+        .command_timeout(ms(500))
+        .connect(&cluster.url())
+        .await
+        .expect("it answers");
+    let tag = cluster.key_at(0, "lock");
+    let [one, two] = [1, 2].map(|nth| client.lock(format!("{{{tag}}}{nth}")));
+    let [one, two] = [one.lock().await, two.lock().await].map(|guard| guard.expect("free"));
+    let moving = Move::begin(&cluster, &tag);
+    moving.take(two.name());
+    let before = client.stats().renewed_total;
+    let renewed = || client.stats().renewed_total >= before + 6;
+    eventually("both are renewed", ms(8_000), renewed).await;
+    assert_eq!([one.state(), two.state()], [HoldState::Held; 2]);
+    moving.finish();
+    one.unlock().await.expect("held");
+    two.unlock().await.expect("held");
+    nothing_is_left(&cluster, [client]).await;
+}

@@ -346,7 +346,9 @@ async fn the_first_loss_is_the_loss_and_names_its_lock() {
     // `b` ends first, and `a` after it.
     let multi = MultiLock::new([a.lease(ms(900)), b.lease(ms(300))]).expect("two locks");
     let guard = multi.lock().await.expect("free");
+    assert!(!guard.is_lost());
     let lost = within(ms(3_000), guard.lost()).await.expect("in time");
+    assert!(guard.is_lost());
     assert_eq!(
         (lost.lock.as_str(), lost.reason),
         ("b", LossReason::LeaseOver)

@@ -323,7 +323,9 @@ async fn a_member_that_is_lost_is_taken_again_and_a_lost_quorum_is_final() {
         control.run(&["HSET", "red", "another:1", "1"]);
         control.run(&["PEXPIRE", "red", "2500"]);
     }
+    assert!(!guard.is_lost());
     let reason = within(ms(5_000), guard.lost()).await.expect("in time");
+    assert!(guard.is_lost());
     assert_eq!(guard.state(), HoldState::Lost(reason));
     eventually("the third is released", ms(5_000), || {
         servers.servers[2].control().number(&["EXISTS", "red"]) == 0
@@ -340,6 +342,28 @@ async fn a_member_that_is_lost_is_taken_again_and_a_lost_quorum_is_final() {
     for client in short {
         client.close(Duration::ZERO).await;
     }
+    servers.finish().await;
+}
+
+#[tokio::test]
+async fn a_quorum_of_which_some_are_at_risk_is_held_at_risk() {
+    let set = |builder: LockClientBuilder| {
+        let builder = builder.watchdog_timeout(ms(3_000));
+        builder.command_timeout(ms(250))
+    };
+    let servers = Servers::with(3, set).await;
+    let guard = taken(&servers.lock()).await;
+    eventually("all have it", ms(2_000), || guard.servers() == 3).await;
+    let silent = &servers.servers[..2];
+    silent.iter().for_each(|server| server.pause());
+    let state = || guard.state() == HoldState::AtRisk;
+    eventually("at risk", ms(2_600), state).await;
+    assert!(!guard.is_lost());
+    assert_eq!(guard.servers(), 3, "those at risk have it too");
+    silent.iter().for_each(|server| server.resume());
+    let state = || guard.state() == HoldState::Held;
+    eventually("renewed", ms(900), state).await;
+    guard.unlock().await.expect("held all the time");
     servers.finish().await;
 }
 
@@ -984,8 +1008,10 @@ async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
     guard.unlock().await.expect("held");
     // Two of them make a quorum impossible.
     servers.servers[1].control().run(&["SET", "red", "x"]);
-    let failed = servers.lock().try_lock_for(ms(20_000)).await;
-    assert!(matches!(failed, Err(Error::NotALock { .. })), "{failed:?}");
+    for wait in [ms(200), ms(20_000)] {
+        let failed = servers.lock().try_lock_for(wait).await;
+        assert!(matches!(failed, Err(Error::NotALock { .. })), "{failed:?}");
+    }
     for server in &servers.servers[..2] {
         server.control().run(&["DEL", "red"]);
     }
@@ -1132,7 +1158,8 @@ async fn who_has_no_turn_in_time_is_answered_what_the_one_before_it_was() {
     servers.settled().await;
     let other = taken(&servers.other()).await;
     let lock = servers.lock();
-    let second = lock.owned_by(&servers.ours[0].owner());
+    // An owner of any of its clients.
+    let second = lock.owned_by(&servers.ours[1].owner());
     let before = servers.calls();
     let first = tokio::spawn(async move { lock.lock().await });
     eventually("it is asked again", ms(5_000), || {
@@ -1163,6 +1190,9 @@ async fn what_is_known_of_a_minority_is_no_reason_for_a_missing_quorum() {
     let address = format!("127.0.0.1:{}", servers.servers[0].port);
     let text = format!("{failed:?}");
     assert!(!text.contains(&address), "{text}");
+    // Less time than a round takes.
+    let failed = servers.lock().try_lock_for(ms(200)).await;
+    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
     servers.servers[1].resume();
     servers.servers[0].start_again();
     servers.finish().await;

@@ -623,6 +623,12 @@ async fn one_name_that_the_server_refuses_costs_no_other_its_lease() {
     );
     tokio::time::sleep(ms(WATCHDOG)).await;
     assert!(guards.iter().all(|guard| guard.state() == HoldState::Held));
+    let stats = control.run(&["INFO", "commandstats"]);
+    let evalsha = stats.split("cmdstat_evalsha:").nth(1).expect("it ran");
+    let rejected = evalsha.split("rejected_calls=").nth(1).expect("a count");
+    let rejected: u32 = rejected.split(',').next().expect("it").parse().expect("it");
+    // In each beat some that are halved; alone it is not sent again before the next.
+    assert!((1..100).contains(&rejected), "{rejected}");
     control.run(&["ACL", "SETUSER", "u", "~*"]);
     for guard in guards {
         guard.unlock().await.expect("held");

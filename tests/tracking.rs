@@ -409,6 +409,7 @@ async fn a_flush_is_noticed_over_each_of_several_connections() {
 
 #[tokio::test]
 async fn a_look_without_an_answer_is_repeated() {
+    let (events, _collecting) = Events::of_this_thread();
     let server = TestServer::new();
     let set = |builder: redisson_lock::LockClientBuilder| {
         builder.watchdog_timeout(WATCHDOG).command_timeout(ms(300))
@@ -427,6 +428,7 @@ async fn a_look_without_an_answer_is_repeated() {
     let reason = within(ms(8_000), guard.lost()).await;
     assert_eq!(reason, Some(LossReason::Gone));
     busy.join().expect("no panic");
+    assert!(!events.has(Level::WARN, "renewal failed"));
     drop(guard);
     server.finish([client]).await;
 }

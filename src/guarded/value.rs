@@ -110,3 +110,34 @@ impl Value {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_support::test;
+
+    #[test]
+    fn a_value_is_read_as_what_it_is_and_as_nothing_else() {
+        let list = vec![Value::Nil];
+        type Read<'a> = (bool, Option<i64>, Option<&'a str>, Option<&'a [u8]>, bool);
+        let rows: [(Value, Read<'_>); 5] = [
+            (Value::Nil, (true, None, None, None, false)),
+            (Value::Int(7), (false, Some(7), None, None, false)),
+            (
+                Value::Text("a".to_owned()),
+                (false, None, Some("a"), Some(b"a"), false),
+            ),
+            (
+                Value::Bytes(vec![0xff]),
+                (false, None, None, Some(&[0xff]), false),
+            ),
+            (Value::List(list.clone()), (false, None, None, None, true)),
+        ];
+        for (value, wanted) in &rows {
+            let list = value.as_list().map(<[_]>::to_vec) == Some(list.clone());
+            let read = (value.is_nil(), value.as_int(), value.as_str());
+            let read = (read.0, read.1, read.2, value.as_bytes(), list);
+            assert_eq!(&read, wanted, "{value:?}");
+        }
+    }
+}

@@ -266,3 +266,37 @@ pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {
     let text = "fewer than a quorum of the servers have answered in time";
     Error::no_answer(doing, Cause::new(None, text)).about(lock)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::LockClient;
+    use test_support::{Server, test, tokio};
+
+    #[tokio::test]
+    async fn nothing_is_left_of_a_queue_whose_last_lock_was_dropped() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let client = LockClient::connect(&url).await.expect("it answers");
+        let members = ["a", "b", "c"].map(|name| client.lock(name));
+        let queue = Queue::of(&members);
+        let other = Queue::of(&members);
+        assert!(Arc::ptr_eq(&queue, &other));
+        let set = queue.set.clone();
+        drop(queue);
+        assert!(QUEUES.lock().contains_key(&set));
+        drop(other);
+        assert!(!QUEUES.lock().contains_key(&set));
+        client.close(Duration::ZERO).await;
+    }
+
+    #[test]
+    fn a_server_that_has_not_said_who_it_is_is_asked_again_after_a_while() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert!(known.begin(now));
+        assert!(!known.begin(now + AGAIN_AFTER), "it may still answer");
+        known.is_asked = false;
+        assert!(!known.begin(now + AGAIN_AFTER / 2));
+        assert!(known.begin(now + AGAIN_AFTER));
+    }
+}

@@ -195,7 +195,9 @@ mod tests {
     #[tokio::test]
     async fn keys_are_read_one_by_one_and_a_flush_is_everything() {
         let lane = reports_of(1);
-        let keys = vec![text("b"), Reply::Bytes([0xff].as_slice().into()), text("a")];
+        let no_name = text(&"x".repeat(KEY_MAX + 1));
+        let no_text = Reply::Bytes([0xff].as_slice().into());
+        let keys = vec![text("b"), no_name, no_text, text("a")];
         lane.read(&Reply::List(vec![text("invalidate"), Reply::List(keys)]));
         lane.read(&Reply::List(vec![text("message"), text("c")]));
         lane.read(&Reply::Nil);

@@ -274,6 +274,32 @@ mod tests {
         client.close(Duration::from_secs(1)).await;
     }
 
+    #[tokio::test]
+    async fn a_call_has_a_hundred_locks_or_a_quarter_of_that_in_read_holds() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let builder = LockClient::builder().connections(1);
+        let client = builder.connect(&url).await.expect("it answers");
+        let mut guards = Vec::new();
+        for nth in 0..=100 {
+            let guard = client.lock(nth.to_string()).lock().await;
+            guards.push(guard.expect("free"));
+        }
+        for nth in 0..=25 {
+            let guard = client.rw_lock(format!("read {nth}")).read().lock().await;
+            guards.push(guard.expect("no writer"));
+        }
+        let mut recheck = Recheck::default();
+        let group = guards[0].entry.route().group();
+        recheck.begin(&client.handle.locks, &[group].into());
+        let batches = recheck.go_on();
+        let mut calls: Vec<usize> = batches.iter().map(|batch| batch.items.len()).collect();
+        calls.sort_unstable();
+        assert_eq!(calls, [1, 1, 25, 100]);
+        drop((batches, guards));
+        client.close(Duration::from_secs(5)).await;
+    }
+
     /// Their calls would use up the time of each other's answers.
     #[tokio::test]
     async fn many_holds_are_looked_at_in_parts_and_counted_once() {
@@ -298,6 +324,7 @@ mod tests {
             assert_eq!(parts, [PART, PART]);
             assert_eq!(recheck.holds, 0, "they are in the log");
         }
+        assert!(recheck.log.due().is_some(), "the first were logged");
         drop(guards);
         client.close(Duration::from_secs(5)).await;
     }

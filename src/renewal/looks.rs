@@ -200,6 +200,7 @@ mod tests {
                 taken = looked_at(&looks.take(locks));
             }
             assert_eq!(taken, HOLDS_A_WINDOW, "window {window}");
+            assert_eq!(looks.reported, 0, "all are looked at");
         }
         drop(guards);
         client.close(Duration::from_secs(5)).await;
@@ -214,6 +215,10 @@ mod tests {
         let locks = &client.handle.locks;
         let lane = guards[0].entry.route().lane();
         let mut looks = Looks::default();
+        let (keys, lanes) = (BTreeSet::new(), BTreeSet::from([lane + 1]));
+        looks.add(locks, Changed { keys, lanes });
+        assert_eq!(looked_at(&looks.take(locks)), 0, "another connection");
+        let mut looks = Looks::default();
         let report = |looks: &mut Looks| {
             let (keys, lanes) = (BTreeSet::new(), BTreeSet::from([lane]));
             looks.add(locks, Changed { keys, lanes });
@@ -222,6 +227,7 @@ mod tests {
         report(&mut looks);
         assert_eq!(looked_at(&looks.take(locks)), 1);
         report(&mut looks);
+        assert_eq!(looked_at(&looks.take(locks)), 0);
         looks.are_due().await;
         assert_eq!(looked_at(&looks.take(locks)), 1);
         assert!(start.elapsed() >= LANES_PAUSE, "{:?}", start.elapsed());

@@ -146,3 +146,19 @@ pub(super) const HUNG_UP: &str = "the server has closed the connection";
 pub(super) const WEB_SERVER: &str = "the server has sent HTTP or HTML";
 
 pub(super) const TOO_LONG: &str = "connecting took too long";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use test_support::test;
+
+    #[test]
+    fn only_what_an_operator_has_to_change_is_lasting() {
+        let mut failed = Failed::default();
+        failed.add("a:1".into(), ConnectionError::Lost(HUNG_UP.to_owned()));
+        assert!(!failed.is_lasting());
+        let refused = "WRONGPASS invalid username-password pair or user is disabled.";
+        failed.add("b:1".into(), ConnectionError::refused(refused.to_owned()));
+        assert!(failed.is_lasting());
+    }
+}

@@ -78,3 +78,35 @@ fn set(stream: &TcpStream, settings: &Socket) -> io::Result<()> {
     socket.set_tcp_user_timeout(settings.user_timeout)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use socket2::TcpKeepalive;
+    use test_support::tokio;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that vanishes is noticed by the system, and no command waits for the next one.
+    #[tokio::test]
+    async fn a_socket_is_set_as_it_should_be() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let idle = Duration::from_secs(7);
+        let settings = Socket {
+            ttl: Some(9),
+            keepalive: Some(TcpKeepalive::new().with_time(idle)),
+            #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+            user_timeout: Some(idle),
+        };
+        let stream = tcp("127.0.0.1", port, &settings).await.expect("it accepts");
+        assert!(stream.nodelay().expect("asked"));
+        assert_eq!(stream.ttl().expect("asked"), 9);
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().expect("asked"));
+        #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+        assert_eq!(socket.tcp_user_timeout().expect("asked"), Some(idle));
+    }
+}

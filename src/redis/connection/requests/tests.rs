@@ -176,6 +176,18 @@ fn at_the_end_only_what_was_not_begun_is_known_not_to_be_executed() {
 }
 
 #[test]
+fn a_command_after_one_that_was_written_whole_is_known_not_to_be_executed() {
+    let mut requests = Requests::default();
+    let _written = add(&mut requests, later());
+    let mut unwritten = add(&mut requests, later());
+    requests.unwritten(Instant::now());
+    requests.written(PING_BYTES.len());
+    requests.end(&ConnectionError::Lost("x".to_owned()));
+    requests.take_answers().send();
+    assert!(not_sent(&mut unwritten));
+}
+
+#[test]
 fn a_server_that_reads_nothing_does_not_fill_the_memory() {
     let mut requests = Requests::default();
     let big: Arc<[u8]> = vec![0; 1 << 20].into();
