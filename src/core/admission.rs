@@ -460,10 +460,9 @@ impl LockCore {
     }
 
     /// Its lane was open when it was called. That those who held the lock have released since is no reason to go in one by
-    /// one: each would open the lane for all, and close it before they are polled. But a writer of another client would wait
-    /// for longer behind those that go in side by side, because the lock is free less often.
+    /// one: each would open the lane for all, and close it before they are polled.
     fn follows_call(&self, waiter: &Waiter) -> bool {
-        waiter.is_called && !self.others_listen && !self.is_blocked(waiter.lane())
+        waiter.is_called && !self.is_blocked(waiter.lane())
     }
 
     /// Whether this attempt is still its call's.
