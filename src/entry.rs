@@ -207,6 +207,11 @@ impl Entry {
         !self.shared().redis.is_cluster() || slot_of(key) == slot_of(self.name.key())
     }
 
+    /// The server has said whether the lock is held.
+    pub(crate) fn note_answer(&self) {
+        self.latest.answered(self.shared().clock.now());
+    }
+
     /// Runs one step of the core.
     pub(crate) fn step<T>(
         self: &Arc<Self>,

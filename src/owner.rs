@@ -3,7 +3,7 @@
 //! An owner is one field of the lock hash, `clientId:threadId`. This module decides which thread id
 //! a call uses; it never asks Redis and never looks at holds.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -70,10 +70,10 @@ impl Owner {
             return owner;
         }
         if let Some(id) = tokio::task::try_id() {
-            return Self::new(client_id, task_number(id), Origin::Task);
+            return Self::latest(client_id, task_number(id), Origin::Task);
         }
         if polled_by_tokio() {
-            return Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
+            return Self::latest(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
         }
         Self::new(client_id, next_own_id(), Origin::Call)
     }
@@ -81,7 +81,7 @@ impl Owner {
     /// The owner of a blocking call: its scope, or the thread that makes it.
     #[cfg(feature = "blocking")]
     pub(crate) fn of_thread(client_id: &str) -> Self {
-        let thread = || Self::new(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
+        let thread = || Self::latest(client_id, THREAD_ID.with(Cell::get), Origin::Thread);
         Self::of_scope(|owner| owner.is_of(client_id)).unwrap_or_else(thread)
     }
 
@@ -89,6 +89,25 @@ impl Owner {
     pub(crate) fn of_scope(is_meant: impl Fn(&Self) -> bool) -> Option<Self> {
         let owner = SCOPE.try_with(|scope| scope.innermost(is_meant));
         owner.unwrap_or_default()
+    }
+
+    /// The owner with this number. That of the latest call on this thread is kept, because most often it is the next one's
+    /// too, and each would have its field made.
+    fn latest(client_id: &str, thread_id: i64, origin: Origin) -> Self {
+        let of_call = |latest: &RefCell<Option<Self>>| {
+            let mut latest = latest.borrow_mut();
+            let is_same = |owner: &Self| {
+                (owner.thread_id, owner.origin) == (thread_id, origin) && owner.is_of(client_id)
+            };
+            if !latest.as_ref().is_some_and(is_same) {
+                *latest = None;
+            }
+            let new = || Self::new(client_id, thread_id, origin);
+            latest.get_or_insert_with(new).clone()
+        };
+        LATEST
+            .try_with(of_call)
+            .unwrap_or_else(|_| Self::new(client_id, thread_id, origin))
     }
 
     fn new(client_id: &str, thread_id: i64, origin: Origin) -> Self {
@@ -260,6 +279,7 @@ static NEXT_OWN_ID: AtomicI64 = AtomicI64::new(FIRST_OWN_ID);
 
 thread_local! {
     static THREAD_ID: Cell<i64> = Cell::new(next_own_id());
+    static LATEST: RefCell<Option<Owner>> = const { RefCell::new(None) };
 }
 
 tokio::task_local! {

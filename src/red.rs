@@ -452,14 +452,14 @@ impl RedLock {
             };
             match home.drive(job, found).await? {
                 Found::Taken => {
-                    self.queue.latest.answered();
+                    self.queue.note_answer();
                     let (ballot, home) = (round.kept(), home.clone());
                     return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
                 }
                 Found::Busy => {
                     drop(round);
                     retry.answered();
-                    self.queue.latest.answered();
+                    self.queue.note_answer();
                     was_busy = true;
                     if matches!(wait, Wait::Never(_)) || wait.deadline().is_some_and(is_over) {
                         return Ok(None);

@@ -81,7 +81,7 @@ impl Bare {
 }
 
 #[test]
-fn a_pair_allocates_little_beyond_two_bare_scripts() {
+fn a_pair_allocates_less_than_two_bare_scripts() {
     let runtime = runtime();
     let server = Server::start();
     let (bare, client) = runtime.block_on(async {
@@ -110,7 +110,13 @@ fn a_pair_allocates_little_beyond_two_bare_scripts() {
             .expect("held");
     });
     println!("allocations a pair: {ours} ({explicit} with an explicit owner), bare {bare}");
-    assert!(ours - bare <= 20.0, "{ours} beyond {bare}");
+    // Two for each reply and two for its send, the queue, the call that waits, its attempt, the entry, the hold's status, the
+    // job of the release, its outcome and who waits for that.
+    let most = 12.0;
+    assert!(
+        ours <= most + 0.1 && explicit <= most + 0.1,
+        "{ours}, {explicit}"
+    );
     runtime.block_on(client.close(Duration::from_secs(1)));
 }
 
@@ -180,7 +186,7 @@ fn a_held_lock_and_a_waiting_call_need_little_room() {
     // Of these the entry with an owner and a hold takes 500, the lock's name 110, what the hold shares with its guard 56,
     // the table 50 and the timer 24 to 48.
     assert!(held <= 820.0, "{held}");
-    assert!(waiting <= 2_048.0, "{waiting}");
+    assert!(waiting <= 2_112.0, "{waiting}");
     runtime.block_on(async {
         drop((first, guards));
         client.close(Duration::from_secs(10)).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::TryFutureExt;
 use tokio::time::Instant;
 
 use super::Lock;
@@ -29,8 +30,13 @@ use super::waiter::{Next, Retries, Wait, Waiter, needed, rejection};
 use super::waking::Waking;
 
 impl<K> Lock<K> {
-    pub(crate) async fn acquire(&self, wait: Wait) -> Result<Option<LockGuard<K>>, Error> {
-        Ok(self.acquire_or_find(wait, false).await?.acquired())
+    /// Not `async`: that future would keep another copy of the arguments.
+    pub(crate) fn acquire(
+        &self,
+        wait: Wait,
+    ) -> impl Future<Output = Result<Option<LockGuard<K>>, Error>> {
+        let found = self.acquire_or_find(wait, false);
+        found.map_ok(TryLock::acquired)
     }
 
     /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one. A wait of zero is
@@ -117,7 +123,7 @@ impl<K> Lock<K> {
     }
 
     fn guard(&self, request: &Request<'_>, taken: Taken) -> LockGuard<K> {
-        request.entry.latest.answered();
+        request.entry.note_answer();
         let (client, entry) = (Arc::clone(&self.client), Arc::clone(&request.entry));
         let owner = (request.owner.clone(), request.face);
         LockGuard::new(client, entry, owner, taken, self.class)
@@ -211,7 +217,7 @@ async fn acquire(
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
             Attempt::TakenOver => continue,
             Attempt::Busy(busy) if matches!(request.wait, Wait::Never(_)) => {
-                entry.latest.answered();
+                entry.note_answer();
                 let holder = Some(*busy.holder).filter(|_| !busy.is_free);
                 return Ok(TryLock::Busy { holder });
             }

@@ -80,7 +80,7 @@ impl AcquireContext {
 
     /// The server has said that another owner has the lock.
     pub(super) fn found_busy(&mut self, entry: &Entry) {
-        entry.latest.answered();
+        entry.note_answer();
         self.has_found_busy = true;
         if let Some(retries) = &mut self.retries {
             retries.answered();
@@ -142,7 +142,7 @@ impl AcquireContext {
             // By then to another call of this client.
             was_answered_since = retries
                 .failed_at
-                .is_some_and(|at| latest.answered_since(at));
+                .is_some_and(|at| latest.answered_since(entry.shared().clock.time(at)));
             if !was_answered_since {
                 return Some(error);
             }

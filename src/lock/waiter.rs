@@ -277,7 +277,8 @@ impl Entry {
     /// been silent finds that out as soon as an attempt of its own would; otherwise a slow answer may still come.
     pub(super) fn outage(&self, wait: Wait, began: Instant) -> Option<SendError> {
         let (now, half) = (Instant::now(), self.shared().command_timeout() / 2);
-        let may_be_slow = matches!(wait, Wait::Never(_)) || self.latest.answered_since(began);
+        let answered = || self.latest.answered_since(self.shared().clock.time(began));
+        let may_be_slow = matches!(wait, Wait::Never(_)) || answered();
         self.route().problem(|since| {
             let may_be_slow = may_be_slow || since > began + SHORTEST_ANSWER;
             now >= since + if may_be_slow { half } else { SHORTEST_ANSWER }
