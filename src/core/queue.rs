@@ -211,6 +211,10 @@ impl Empty for Queue {
         streak: None,
         yields_until: None,
     };
+
+    fn is_empty(&self) -> bool {
+        self.waiters.is_empty() && *self == *Self::EMPTY
+    }
 }
 
 /// A waiter as one of its owner's. Calls for different faces are served in one order.
