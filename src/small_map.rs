@@ -132,6 +132,14 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
+    pub(crate) fn last(&self) -> Option<&K> {
+        match &self.0 {
+            Inner::Empty => None,
+            Inner::One(key, _) => Some(key),
+            Inner::Many(many) => many.last_key_value().map(|(key, _)| key),
+        }
+    }
+
     pub(crate) fn first(&self) -> Option<&K> {
         self.first_entry().map(|(key, _)| key)
     }

@@ -351,8 +351,12 @@ impl Queue {
 
     /// Whether another one than that queues in this lane.
     pub(super) fn has_another_queued(&self, lane: Lane, id: WaiterId) -> bool {
-        let after = WaiterId(id.0 + 1);
-        self.head(lane).is_some_and(|head| head != id) || self.first_in(lane, after).is_some()
+        // Each step asks, and one of the two at the ends says so without a search, unless there are several lanes.
+        let is_another = |(of, other): &(Lane, WaiterId)| *of == lane && *other != id;
+        self.first.as_ref().is_some_and(is_another)
+            || self.queued.last().is_some_and(is_another)
+            || self.head(lane).is_some_and(|head| head != id)
+            || self.first_in(lane, WaiterId(id.0 + 1)).is_some()
     }
 
     /// All that queue in this lane may attempt, and are told so.
