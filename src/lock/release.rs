@@ -401,6 +401,8 @@ impl ReleaseJob {
 struct Before {
     /// The connection that may carry it still, once the release has failed.
     carrier: Option<Option<Carrier>>,
+    /// All of it has been answered.
+    is_answered: bool,
     is_over: bool,
 }
 
@@ -410,7 +412,7 @@ impl Before {
         let may_run = !self.is_over;
         if let Some(carrier) = self.carrier.filter(|_| may_run) {
             let now = route.carrier();
-            self.is_over = now.is_some() && now != carrier;
+            self.is_over = self.is_answered || now.is_some() && now != carrier;
         }
         may_run
     }
@@ -424,7 +426,7 @@ impl Before {
     fn note_failed(&mut self, route: Route<'_>, error: &Error) {
         self.note_carrier(route);
         let is_answer = !matches!(error, Error::NoAnswer { .. });
-        self.is_over |= is_answer && route.carrier().is_some();
+        self.is_answered |= is_answer && route.carrier().is_some();
     }
 }
 
