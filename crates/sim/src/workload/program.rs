@@ -180,13 +180,15 @@ impl Verb {
     /// After which time the call ends, whatever the server does.
     pub(super) fn ends_within(self) -> Option<Duration> {
         match self {
-            Self::TryFor(wait) | Self::TryUntil(wait) if !self.is_one_attempt() => {
-                Some(Duration::from_millis(wait) + LATE)
-            }
-            _ => None,
+            Self::TryFor(0) | Self::TryUntil(0) => Some(ONE_ANSWER + LATE),
+            Self::TryFor(wait) | Self::TryUntil(wait) => Some(Duration::from_millis(wait) + LATE),
+            Self::Lock | Self::Try | Self::Run(_) => None,
         }
     }
 }
+
+/// How long a call waits for the answer to its only attempt, if it has a limit that has passed.
+const ONE_ANSWER: Duration = Duration::from_millis(40);
 
 /// How late a call may end that has a limit.
 pub(super) const LATE: Duration = Duration::from_millis(50);
