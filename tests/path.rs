@@ -110,8 +110,8 @@ fn a_pair_allocates_less_than_two_bare_scripts() {
             .expect("held");
     });
     println!("allocations a pair: {ours} ({explicit} with an explicit owner), bare {bare}");
-    // Two for each reply and two for its send, the queue, the call that waits, its attempt, the entry, the hold's status, the
-    // job of the release, its outcome and who waits for that.
+    // Most of them: two replies, the attempt and why it is wanted, the job of the release with its outcome and who waits for
+    // that, the queue with its waker, the entry, and the hold's status.
     let most = 12.0;
     assert!(
         ours <= most + 0.1 && explicit <= most + 0.1,
@@ -183,8 +183,7 @@ fn a_held_lock_and_a_waiting_call_need_little_room() {
     wait(MORE);
     let waiting = kept(|| wait(MORE)) / MORE as f64;
     println!("bytes on the heap: {held} a held lock, {waiting} a waiting call with its task");
-    // Of these the entry with an owner and a hold takes 500, the lock's name 110, what the hold shares with its guard 56,
-    // the table 50 and the timer 24 to 48.
+    // Nearly all of it are the entry with its owner and hold, and the lock's name.
     assert!(held <= 820.0, "{held}");
     assert!(waiting <= 2_112.0, "{waiting}");
     runtime.block_on(async {
