@@ -33,7 +33,7 @@ use crate::shared::HoldStatus;
 use crate::shared::Shared;
 use crate::small_map::SmallMap;
 use crate::table::Table;
-use crate::timers::{Place, Timed, Timers};
+use crate::timers::{Timed, TimerPlace, Timers};
 use crate::wire::LockName;
 
 pub(crate) use latest::LatestAnswer;
@@ -140,7 +140,7 @@ struct State {
     /// Unlocks that wait for their outcome.
     unlocks: SmallMap<HoldId, OutcomeCell>,
     /// Of timers that are set: see `timers.rs`.
-    timers: SmallMap<OwnerKey, Place>,
+    timers: SmallMap<OwnerKey, TimerPlace>,
     /// Itself, while the core remembers an owner.
     self_ref: Option<Arc<Entry>>,
 }
@@ -556,14 +556,14 @@ impl Entry {
 }
 
 impl Timed for Entry {
-    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Place>) {
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<TimerPlace>) {
         let state = self.state.lock();
         let due = state.core.timer(owner);
         let due = due.map(|at| self.shared().clock.instant(at));
         (due, state.timers.get(&owner).copied())
     }
 
-    fn set_place(&self, owner: OwnerKey, place: Option<Place>) {
+    fn set_place(&self, owner: OwnerKey, place: Option<TimerPlace>) {
         let timers = &mut self.state.lock().timers;
         match place {
             Some(place) => _ = timers.insert(owner, place),

@@ -26,14 +26,14 @@ use crate::core::OwnerKey;
 /// What has timers.
 pub(crate) trait Timed {
     /// When the timer of an owner is due, and the place of the one that is set.
-    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<Place>);
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<TimerPlace>);
 
-    fn set_place(&self, owner: OwnerKey, place: Option<Place>);
+    fn set_place(&self, owner: OwnerKey, place: Option<TimerPlace>);
 }
 
 /// Where a timer is that is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct TimerPlace {
     tick: Tick,
     /// In the list of that tick.
     nth: u32,
@@ -183,7 +183,7 @@ impl<T: Timed> Inner<T> {
         &mut self,
         lock: &Arc<T>,
         owner: OwnerKey,
-        (due, place): (Option<Tick>, Option<Place>),
+        (due, place): (Option<Tick>, Option<TimerPlace>),
         moved: &mut Moved<T>,
     ) {
         if place.map(|place| place.tick) == due {
@@ -200,13 +200,13 @@ impl<T: Timed> Inner<T> {
             let lock = Arc::downgrade(lock);
             list.push(Timer { lock, owner });
             self.of_owners += usize::from(owner != OwnerKey::QUEUE);
-            Place { tick, nth }
+            TimerPlace { tick, nth }
         });
         lock.set_place(owner, place);
     }
 
     /// Takes a timer out; the last one of its list has its place from now on.
-    fn remove(&mut self, place: Place, moved: &mut Moved<T>) {
+    fn remove(&mut self, place: TimerPlace, moved: &mut Moved<T>) {
         let nth = place.nth as usize;
         let Some(list) = self.lists.get_mut(&place.tick) else {
             return;

@@ -10,7 +10,7 @@ use crate::core::{Face, ThreadId};
 use test_support::tokio;
 
 /// When a timer is due, and its place.
-type Set = (Option<Instant>, Option<Place>);
+type Set = (Option<Instant>, Option<TimerPlace>);
 
 #[derive(Debug, Default)]
 struct Lock(Mutex<BTreeMap<OwnerKey, Set>>);
@@ -20,7 +20,7 @@ impl Timed for Lock {
         self.0.lock().get(&owner).copied().unwrap_or_default()
     }
 
-    fn set_place(&self, owner: OwnerKey, place: Option<Place>) {
+    fn set_place(&self, owner: OwnerKey, place: Option<TimerPlace>) {
         self.0.lock().entry(owner).or_default().1 = place;
     }
 }
