@@ -71,8 +71,8 @@ mod own_runtime;
 mod red;
 mod rw;
 
+use crate::api::run::settled;
 use crate::error::Error;
-use crate::run::settled;
 
 pub use client::LockClient;
 pub use guard::LockGuard;

@@ -39,6 +39,7 @@ mod owners;
 mod queue;
 mod release;
 mod renewal;
+pub(crate) mod small_map;
 mod tenure;
 mod values;
 

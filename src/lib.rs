@@ -67,63 +67,46 @@ extern crate test_support;
 #[doc = include_str!("../README.md")]
 struct Pages;
 
+mod api;
+mod base;
 #[cfg(feature = "blocking")]
 pub mod blocking;
-mod builder;
-mod client;
-mod client_handle;
 mod core;
-mod driven;
-mod entry;
 mod error;
-mod guarded;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
-mod hold_handle;
 mod kind;
 mod lock;
-#[cfg(feature = "macros")]
-#[doc(hidden)]
-pub mod macro_support;
-mod measure;
-mod multi;
-mod owner;
-mod red;
+mod names;
 mod redis;
-mod renewal;
-mod run;
-mod runtime;
 mod script;
-mod shared;
-mod small_map;
-mod table;
-#[cfg(feature = "test-util")]
-#[doc(hidden)]
-pub mod test_util;
-mod timers;
-mod try_lock;
-mod wait;
-mod wire;
+mod state;
 
 /// The client library whose settings [`LockClient::from_fred`] takes, in the version it takes them from.
 pub use fred;
 
-pub use builder::LockClientBuilder;
-pub use client::{ClientStats, LockClient};
-pub use client_handle::{AbandonedHold, CloseReport};
+pub use api::builder::LockClientBuilder;
+pub use api::client::{ClientStats, LockClient};
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub use api::macro_support;
+pub use api::multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
+pub use api::red::{RedGuard, RedHold, RedLock, RedLost};
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use api::test_util;
 pub use core::{HeldBy, LossReason};
 pub use error::{Error, Operation, RefusedKind};
-pub use guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
-pub use hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use kind::{Fenced, LockKind, Unfenced};
+pub use lock::guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
+pub use lock::hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
 pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, QueuedOwner, RwHolders, RwLock};
-pub use multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
-pub use owner::Owner;
-pub use red::{RedGuard, RedHold, RedLock, RedLost};
+pub use names::owner::Owner;
+pub use names::try_lock::TryLock;
+pub use names::wire::Announce;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]
 pub use redis::Tls;
 #[cfg(feature = "macros")]
 pub use redisson_lock_macros::locked;
-pub use try_lock::TryLock;
-pub use wire::Announce;
+pub use state::client_handle::{AbandonedHold, CloseReport};

@@ -4,10 +4,13 @@ pub(crate) mod acquire;
 mod context;
 mod force;
 mod guard;
+pub(crate) mod guarded;
+pub(crate) mod hold_handle;
 mod inspect;
 mod leave;
 mod member;
 pub(crate) mod release;
+pub(crate) mod renewal;
 mod replicas;
 mod rw;
 mod stray;
@@ -22,14 +25,14 @@ use std::time::{Duration, Instant as StdInstant};
 
 use tokio::time::Instant;
 
-use crate::client_handle::ClientHandle;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
-use crate::measure::Class;
-use crate::owner::Owner;
+use crate::names::owner::Owner;
+use crate::names::try_lock::TryLock;
+use crate::names::wire::LockName;
 use crate::redis::SyncReplicas;
-use crate::try_lock::TryLock;
-use crate::wire::LockName;
+use crate::state::client_handle::ClientHandle;
+use crate::state::measure::Class;
 
 pub use guard::{FencedGuard, LockGuard};
 pub use inspect::{Holder, QueuedOwner};

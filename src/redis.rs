@@ -8,30 +8,13 @@
 //! Neither reconnects or resends anything by itself, or knows of clusters and Sentinel: the
 //! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
 
-mod address;
-mod answers;
-mod backoff;
 mod call;
-mod cluster;
-mod confirmer;
+pub(crate) mod channels;
 mod connection;
-mod endpoint;
-mod fence;
-mod identity;
-mod lane;
-mod link;
-mod map;
 mod node;
 mod permissions;
-mod probe;
-mod replicas;
 mod reports;
-mod seeds;
-mod sentinel;
 mod settings;
-mod shards;
-mod slots;
-mod subscriber;
 mod topology;
 pub(crate) mod transport;
 
@@ -44,33 +27,33 @@ use tokio::sync::Notify;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
+use crate::base::runtime::Runtime;
 use crate::error::{Cause, Error, Operation};
-use crate::runtime::Runtime;
-use crate::wait::Channels;
-use crate::wire::Announce;
+use crate::names::wire::Announce;
+use crate::redis::channels::wait::Channels;
 
-pub(crate) use backoff::Backoff;
 pub(crate) use call::{Args, Call, OUTDATED, Reads, Script, Still, reads, wanted_in};
-pub(crate) use confirmer::{ReplicaProbe, ReplicaRoute};
 #[cfg(feature = "test-util")]
 pub(crate) use connection::check_reply_path;
-pub use fence::ConnectionFence;
-pub(crate) use identity::Location;
-pub(crate) use map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use node::BackgroundClass;
-pub(crate) use replicas::{REPLICAS_MAX, SyncReplicas};
+pub use node::fence::ConnectionFence;
+pub(crate) use node::identity::Location;
+pub(crate) use node::replicas::{REPLICAS_MAX, SyncReplicas};
 pub(crate) use reports::{Changed, Reports};
 #[cfg(not(feature = "tls-rustls"))]
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
 pub use settings::Tls;
 pub(crate) use settings::{Credentials, Settings};
+pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
+pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};
 pub(crate) use transport::{Arg, Reply};
 
-use lane::{ConnectionContext, Lane};
-pub(crate) use link::{Limit, SendError};
-use map::Map;
+use node::lane::{ConnectionContext, Lane};
+pub(crate) use node::link::{Limit, SendError};
 use settings::Kind;
+use topology::map::Map;
 
 /// Connections and their supervisors.
 pub(crate) struct Redis {
@@ -103,10 +86,10 @@ impl Redis {
     /// Opens what serves these channels.
     pub(crate) async fn subscribe_with(&self, channels: &Channels) -> Result<(), Error> {
         if let Some(classic) = &channels.classic {
-            subscriber::open(&self.map, Arc::clone(classic)).await?;
+            channels::subscriber::open(&self.map, Arc::clone(classic)).await?;
         }
         if let Some(sharded) = &channels.sharded {
-            shards::open(&self.map, Arc::clone(sharded));
+            channels::shards::open(&self.map, Arc::clone(sharded));
         }
         Ok(())
     }

@@ -22,8 +22,8 @@ use smallvec::smallvec;
 
 use crate::core::{Face, LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
+use crate::names::wire::{self, Announce, LockName};
 use crate::redis::{Arg, Args, Call, Reply, reads};
-use crate::wire::{self, Announce, LockName};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{

@@ -9,12 +9,12 @@ use fred::interfaces::ClientLike;
 use super::lock::Lock;
 use super::own_runtime::Running;
 use super::rw::RwLock;
-use crate::builder::LockClientBuilder;
-use crate::client::ClientStats;
-use crate::client_handle::CloseReport;
+use crate::api::builder::LockClientBuilder;
+use crate::api::client::ClientStats;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind};
-use crate::owner::Owner;
+use crate::names::owner::Owner;
+use crate::state::client_handle::CloseReport;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///

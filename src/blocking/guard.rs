@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::own_runtime::Running;
 use crate::core::LossReason;
 use crate::error::Error;
-use crate::guarded::{Once, Script, Value};
-use crate::hold_handle::Hold;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::LockGuard as AsyncGuard;
+use crate::lock::guarded::{Once, Script, Value};
+use crate::lock::hold_handle::Hold;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.

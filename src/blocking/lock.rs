@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::guard::LockGuard;
 use super::own_runtime::Running;
+use crate::base::runtime::{InSpan, span};
 use crate::error::Error;
 use crate::kind::{LockKind, Unfenced};
 use crate::lock::{Holder, Lock as AsyncLock, QueuedOwner};
-use crate::owner::Owner;
-use crate::runtime::{InSpan, span};
-use crate::try_lock::TryLock;
+use crate::names::owner::Owner;
+use crate::names::try_lock::TryLock;
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///

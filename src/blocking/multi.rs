@@ -7,9 +7,11 @@ use std::time::{Duration, Instant};
 
 use super::lock::Lock;
 use super::own_runtime::Running;
+use crate::api::multi::{
+    MemberLoss, MultiGuard as AsyncGuard, MultiHold, MultiLock as AsyncMultiLock,
+};
 use crate::error::Error;
-use crate::multi::{MemberLoss, MultiGuard as AsyncGuard, MultiHold, MultiLock as AsyncMultiLock};
-use crate::owner::Owner;
+use crate::names::owner::Owner;
 
 /// Several locks that are taken together: all of them, or none; see the async [`MultiLock`](crate::MultiLock).
 ///

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use crate::client::LockClient as AsyncClient;
+use crate::api::client::LockClient as AsyncClient;
+use crate::base::runtime::isolated;
 use crate::error::{Error, Operation};
-use crate::owner::polled_by_tokio;
-use crate::runtime::isolated;
+use crate::names::owner::polled_by_tokio;
 
 /// A client with its runtime. Clients, locks and guards share it; the last of them ends it.
 pub(super) struct Running {

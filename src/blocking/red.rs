@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::lock::Lock;
 use super::own_runtime::Running;
+use crate::api::red::{RedGuard as AsyncGuard, RedHold, RedLock as AsyncRedLock};
 use crate::core::LossReason;
 use crate::error::Error;
-use crate::owner::Owner;
-use crate::red::{RedGuard as AsyncGuard, RedHold, RedLock as AsyncRedLock};
+use crate::names::owner::Owner;
 
 /// One lock across several independent servers; see the async [`RedLock`](crate::RedLock), which begins with what it
 /// does not promise.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::values::{HoldId, LossReason, Rules, Time};
-use crate::small_map::SmallSet;
+use crate::core::small_map::SmallSet;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,7 +13,7 @@ use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
     Time, Total, Unlocked, WaiterId,
 };
-use crate::small_map::SmallMap;
+use crate::core::small_map::SmallMap;
 
 /// What a step has at hand besides the owner it is about.
 pub(super) struct Context<'a> {

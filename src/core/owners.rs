@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use super::owner_state::{IndexEntry, OwnerState};
 use super::values::{Face, OwnerKey, Time};
-use crate::small_map::SmallMap;
+use crate::core::small_map::SmallMap;
 
 /// Every owner that has anything to do with the lock. There is nearly always one; of thousands none is
 /// looked for one by one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::apart::Empty;
 use super::hold::{LeasePolicy, local_deadline};
 use super::values::{Face, OpId, OwnerKey, ThreadId, Time, WaiterId};
-use crate::small_map::{SmallMap, SmallSet};
+use crate::core::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -9,19 +9,19 @@ use futures_util::TryFutureExt;
 use tokio::time::Instant;
 
 use super::Lock;
+use crate::base::runtime::{by_deadline, event, in_span, span};
 use crate::core::{
     Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Untaken,
 };
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::measure::Acquiring;
-use crate::owner::{Origin, Owner};
+use crate::names::owner::{Origin, Owner};
+use crate::names::try_lock::TryLock;
+use crate::names::wire::LockName;
 use crate::redis::{Call, Still};
-use crate::runtime::{by_deadline, event, in_span, span};
 use crate::script::{self, Acquired, CallError, QueuePlace};
-use crate::shared::{Taken, check_lease};
-use crate::try_lock::TryLock;
-use crate::wire::LockName;
+use crate::state::entry::Entry;
+use crate::state::measure::Acquiring;
+use crate::state::shared::{Taken, check_lease};
 
 use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;

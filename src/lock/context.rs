@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::replicas::ReplicaCheck;
 use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter};
 use crate::core::{Face, Permit, Terms};
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::owner::Owner;
+use crate::names::owner::Owner;
+use crate::names::try_lock::TryLock;
 use crate::script;
-use crate::try_lock::TryLock;
+use crate::state::entry::Entry;
 
 /// What a call asks for.
 pub(super) struct Request<'a> {

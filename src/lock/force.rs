@@ -12,10 +12,10 @@ use tokio::time::Instant;
 
 use super::Lock;
 use crate::core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
-use crate::entry::Entry;
 use crate::error::{Error, Operation, RefusedKind};
+use crate::names::wire::{self, LockName};
 use crate::script::{self, Answer, CallError, Forced, Inspected};
-use crate::wire::{self, LockName};
+use crate::state::entry::Entry;
 
 impl<K> Lock<K> {
     /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked. Of a read-write lock

@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use super::member::extend_hold;
 use super::release::OpenHold;
-use crate::client_handle::ClientHandle;
+use crate::base::runtime::{span, until};
 use crate::core::Face;
-use crate::entry::Entry;
 use crate::error::Error;
-use crate::hold_handle::{Hold, HoldHandle};
 use crate::kind::{Fenced, Unfenced};
-use crate::measure::{Class, Holding};
-use crate::owner::Owner;
-use crate::runtime::{span, until};
-use crate::shared::Taken;
+use crate::lock::hold_handle::{Hold, HoldHandle};
+use crate::names::owner::Owner;
+use crate::state::client_handle::ClientHandle;
+use crate::state::entry::Entry;
+use crate::state::measure::{Class, Holding};
+use crate::state::shared::Taken;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.

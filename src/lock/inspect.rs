@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::Lock;
 use crate::core::{HeldBy, Token};
 use crate::error::{Error, Operation};
-use crate::owner::Owner;
+use crate::names::owner::Owner;
+use crate::names::wire::{self, LockName};
 use crate::redis::{Call, Route};
 use crate::script::{self, Answer, Inspected, Seen};
-use crate::wire::{self, LockName};
 
 impl<K> Lock<K> {
     /// Whether the lock is held, by any owner; of a read-write lock this part of it. Asks Redis.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use crate::core::{LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend};
-use crate::entry::{Entry, Leaver};
 use crate::error::Operation;
 use crate::redis::BackgroundClass;
 use crate::script::{self, CallError, Released};
+use crate::state::entry::{Entry, Leaver};
 
 /// Takes an owner that holds nothing out of the queue, in one call with the others of this lock that leave. `None`: it
 /// is not to leave any more, or the task that sends has ended with its runtime: its release is sent by itself.

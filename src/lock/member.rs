@@ -9,16 +9,17 @@ use tokio::time::Instant;
 
 use super::waiter::{NOT_IN_TIME, Retries};
 use super::{Lock, Wait};
+use crate::base::backoff::Backoff;
 use crate::core::{Effects, Life, LockCore, Order, WaiterId};
-use crate::driven::Job;
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::hold_handle::Hold;
-use crate::owner::Owner;
-use crate::redis::{Backoff, Location};
-use crate::renewal::extend;
+use crate::lock::hold_handle::Hold;
+use crate::lock::renewal::extend;
+use crate::names::owner::Owner;
+use crate::redis::Location;
 use crate::script::send_error;
-use crate::shared::Shared;
+use crate::state::driven::Job;
+use crate::state::entry::Entry;
+use crate::state::shared::Shared;
 
 impl<K> Lock<K> {
     /// Returns this lock with the owner of this call, whatever polls it later.

@@ -15,18 +15,18 @@ use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
 use super::leave::leave;
+use crate::base::runtime::event;
 use crate::core::{
     Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
     Total,
 };
-use crate::driven::Job;
-use crate::entry::{Entry, Outcome};
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
-use crate::runtime::event;
 use crate::script::{self, Answer, CallError, Released, RetryPolicy};
-use crate::shared::HoldStatus;
-use crate::shared::Shared;
+use crate::state::driven::Job;
+use crate::state::entry::{Entry, Outcome};
+use crate::state::shared::HoldStatus;
+use crate::state::shared::Shared;
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the
 /// background.

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use super::Lock;
 use super::guard::LockGuard;
 use super::waiter::{Next, Waiter};
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
 use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
-use crate::shared::check_replicas;
+use crate::state::entry::Entry;
+use crate::state::shared::check_replicas;
 
 impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1

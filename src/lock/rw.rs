@@ -4,7 +4,7 @@ use super::Lock;
 use super::inspect::{Holder, holder};
 use crate::core::Face;
 use crate::error::Error;
-use crate::wire;
+use crate::names::wire;
 
 /// A lock of two parts: any number of owners read, or one writes. Redisson's `getReadWriteLock`, from
 /// [`rw_lock`](crate::LockClient::rw_lock).

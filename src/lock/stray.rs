@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::base::runtime::event;
 use crate::core::Face;
-use crate::entry::Entry;
 use crate::error::Operation;
-use crate::runtime::event;
+use crate::names::wire;
 use crate::script;
-use crate::wire;
+use crate::state::entry::Entry;
 
 /// Whether a busy lock is held by a field of this client that no owner holds or works with.
 pub(super) fn is_stray_hold(entry: &Entry, holder: &str) -> bool {

@@ -6,18 +6,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
+use crate::base::runtime::{event, sleep_until};
 use crate::core::{
     Admission, Face, HeldBy, Order, OwnerKey, Permit, Rejected, Terms, Time, WaiterId,
 };
-use crate::entry::Entry;
 use crate::error::{Error, Operation};
-use crate::owner::{Owner, next_own_id};
-use crate::redis::{Backoff, SendError};
-use crate::runtime::{event, sleep_until};
-use crate::shared::{LEASE_MAX, Shared};
-use crate::try_lock::TryLock;
-use crate::wait::Subscription;
-use crate::wire;
+use crate::names::owner::{Owner, next_own_id};
+use crate::names::try_lock::TryLock;
+use crate::names::wire;
+use crate::redis::SendError;
+use crate::redis::channels::wait::Subscription;
+use crate::state::entry::Entry;
+use crate::state::shared::{LEASE_MAX, Shared};
 
 /// A call that wants the lock; it leaves the queue when it is dropped.
 pub(super) struct Waiter {

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::waiter::Waiter;
+use crate::base::backoff::Backoff;
 use crate::core::{OwnerKey, ThreadId, Total};
-use crate::entry::Entry;
 use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::kind::LockKind;
-use crate::redis::Backoff;
-use crate::shared::Shared;
-use crate::wait::{Hears, Subscription, UNCONFIRMED};
+use crate::redis::channels::wait::{Hears, Subscription, UNCONFIRMED};
+use crate::state::entry::Entry;
+use crate::state::shared::Shared;
 
 /// By what a call that waits is woken.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock};
 use smallvec::SmallVec;
 
 use super::transport::{Arg, Reply};
-use crate::wire::Announce;
+use crate::names::wire::Announce;
 
 /// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]

@@ -5,6 +5,7 @@
 //! [`channels`] uses it. Both return our own types: a [`Reply`], or a [`ConnectionError`] that distinguishes a refusal by
 //! the server from a connection without a reply.
 
+pub(super) mod answers;
 mod channels;
 mod driver;
 mod failed;
@@ -22,13 +23,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::answers::Expected;
 use super::reports::LaneReports;
 use super::settings::{Settings, Target};
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 #[cfg(feature = "test-util")]
 use super::transport::{NO_LIMIT, Role, TransportConnection};
 use crate::error::RefusalKind;
+use crate::redis::connection::answers::Expected;
 
 pub(super) use channels::{Channels, Messages};
 pub(super) use failed::{Failed, connect_error, explained};

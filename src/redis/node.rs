@@ -1,18 +1,27 @@
 //! One server: its connections, and how many calls of a kind it is given at a time.
 
+pub(super) mod endpoint;
+pub(super) mod fence;
+pub(super) mod identity;
+pub(super) mod lane;
+pub(super) mod link;
+pub(super) mod probe;
+pub(super) mod replicas;
+pub(super) mod slots;
+
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
-use super::endpoint::Endpoint;
-use super::lane::{ConnectionContext, Lane};
-use super::link::{Limit, SendError};
-use super::replicas::{REPLICAS_MAX, Replicas};
 use super::settings::Settings;
 use crate::error::Error;
-use crate::wire::Announce;
+use crate::names::wire::Announce;
+use crate::redis::node::endpoint::Endpoint;
+use crate::redis::node::lane::{ConnectionContext, Lane};
+use crate::redis::node::link::{Limit, SendError};
+use crate::redis::node::replicas::{REPLICAS_MAX, Replicas};
 
 /// A server.
 pub(super) struct Node {

@@ -11,12 +11,12 @@ use std::task::Poll;
 use super::Route;
 use super::call::Script;
 use super::connection::{Channels, Connection, Task};
-use super::fence;
 use super::settings::{Kind, Settings};
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
 use crate::kind::LockKind;
-use crate::wire::{Announce, LockName};
+use crate::names::wire::{Announce, LockName};
+use crate::redis::node::fence;
 
 /// A permission, and a command that needs it.
 struct Question {

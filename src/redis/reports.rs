@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::transport::{ConnectionError, Reply};
-use crate::runtime::{event, sleep_until};
+use crate::base::runtime::{event, sleep_until};
 
 /// What was reported, until the renewal task asks for it.
 #[derive(Default)]

@@ -1,6 +1,7 @@
 //! The settings of every connection: the user's address and credentials, our values for everything
 //! else.
 
+pub(super) mod address;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod url;
@@ -16,12 +17,12 @@ use fred::types::config::{
     self, Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
 };
 
-use super::address::Address;
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
 use super::transport::{Arg, Args, ConnectionError};
 use crate::error::{Error, RefusalKind};
-use crate::wire::Announce;
+use crate::names::wire::Announce;
+use crate::redis::settings::address::Address;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub(crate) use url::Credentials;

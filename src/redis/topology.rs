@@ -1,17 +1,23 @@
 //! What the URL leads to, and how it is opened: one server, a cluster, or servers behind Sentinel.
 
+pub(super) mod cluster;
+pub(super) mod confirmer;
+pub(super) mod map;
+pub(super) mod seeds;
+pub(super) mod sentinel;
+
 use std::sync::Arc;
 
-use super::address::Address;
-use super::cluster::SlotMapRefresher;
-use super::endpoint::Endpoint;
-use super::lane::ConnectionContext;
-use super::map::Map;
 use super::node::Node;
-use super::sentinel::Sentinels;
 use super::settings::{Expected, Kind, Settings};
 use crate::error::Error;
-use crate::wire::Announce;
+use crate::names::wire::Announce;
+use crate::redis::node::endpoint::Endpoint;
+use crate::redis::node::lane::ConnectionContext;
+use crate::redis::settings::address::Address;
+use crate::redis::topology::cluster::SlotMapRefresher;
+use crate::redis::topology::map::Map;
+use crate::redis::topology::sentinel::Sentinels;
 
 /// Opens the connections to one server; of several, learns who they are, and starts what goes on learning. Returns
 /// which server serves which lock, and how clients tell each other that a lock is free.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::kind::LockKind;
+use crate::names::wire::{Announce, LockName};
 use crate::redis::{Arg, Args};
-use crate::wire::{Announce, LockName};
 
 pub(super) fn sharded(name: &LockName, announce: Announce) -> Option<(Arc<str>, Announce)> {
     (name.kind().announces() && announce.hears_sharded())

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::args::{millis, text};
 use super::files::Scripts;
 use crate::core::{LossReason, Token};
+use crate::names::wire::LockName;
 use crate::redis::{Arg, Args, Call, Reply, Still, reads};
-use crate::wire::LockName;
 
 /// What `guarded.lua` returns.
 #[derive(Debug, Clone, PartialEq)]

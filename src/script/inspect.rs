@@ -9,8 +9,8 @@ use super::args::duration;
 use super::files::Scripts;
 use super::place::{keys, read_keys};
 use crate::core::Token;
+use crate::names::wire::LockName;
 use crate::redis::{Arg, Call, Reply, reads};
-use crate::wire::LockName;
 
 /// What `inspect.lua` returns.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::args::millis;
+use crate::names::wire::LockName;
 use crate::redis::Arg;
-use crate::wire::LockName;
 
 /// The keys of a script that takes a lock, or hands it over.
 pub(super) fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {

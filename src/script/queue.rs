@@ -9,8 +9,8 @@ use super::args::{announced_by, millis, sharded, text};
 use super::files::{FAIR_LEAVE, Scripts};
 use super::place::{keys, keys_to_free};
 use super::{Released, released, shown};
+use crate::names::wire::{Announce, LockName};
 use crate::redis::{Call, Reply, reads};
-use crate::wire::{Announce, LockName};
 
 /// Takes owners of a fair lock, each once and with the wait of its place, out of the queue, and frees the lock if one of
 /// them has it.

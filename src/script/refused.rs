@@ -9,8 +9,8 @@ use std::sync::Arc;
 use crate::error::{
     Cause, Denied, Error, RefusalKind, line_in_script, missing_channel, pattern_of, shorten,
 };
+use crate::names::wire;
 use crate::redis::Script;
-use crate::wire;
 
 /// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
 /// a proxy, which does not know what the server did.

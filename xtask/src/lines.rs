@@ -321,9 +321,18 @@ mod tests {
         let files = [
             ("src/lib.rs", "#[cfg(test)]\nmod rules;\nmod wait;\n"),
             ("src/rules.rs", "fn a() {}\n"),
-            ("src/wait.rs", "fn b() {}\n#[cfg(test)]\nmod tests;\n"),
-            ("src/wait/tests.rs", "mod more;\n// A comment.\n"),
-            ("src/wait/tests/more.rs", "fn c() {}\nfn d() {}\n"),
+            (
+                "src/redis/channels/wait.rs",
+                "fn b() {}\n#[cfg(test)]\nmod tests;\n",
+            ),
+            (
+                "src/redis/channels/wait/tests.rs",
+                "mod more;\n// A comment.\n",
+            ),
+            (
+                "src/redis/channels/wait/tests/more.rs",
+                "fn c() {}\nfn d() {}\n",
+            ),
             ("tests/rules.rs", "fn e() {}\n\n"),
         ];
         let scans = files

@@ -13,12 +13,12 @@ use super::failed::TOO_LONG;
 use super::requests::{Answer, Command, Replying};
 use super::stream;
 use super::task::Task;
+use crate::base::runtime::{Lately, event};
 use crate::error::RefusalKind;
-use crate::redis::answers::Expected;
+use crate::redis::connection::answers::Expected;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
 use crate::redis::transport::{Arg, Args, ConnectionError};
-use crate::runtime::{Lately, event};
 
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]

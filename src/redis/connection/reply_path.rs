@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::driver::complete;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
-use crate::redis::answers::{Expected, Fits, Judge};
+use crate::redis::connection::answers::{Expected, Fits, Judge};
 use crate::redis::reports::{LaneReports, Reports};
 use crate::redis::transport::Reply;
 

@@ -12,9 +12,9 @@ use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::redis::answers::Expected;
+use crate::base::runtime::isolated;
+use crate::redis::connection::answers::Expected;
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
-use crate::runtime::isolated;
 
 pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
 

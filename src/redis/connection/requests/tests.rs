@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use super::*;
-use crate::redis::answers::{Fits, Judge};
+use crate::redis::connection::answers::{Fits, Judge};
 
 fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
     Command {

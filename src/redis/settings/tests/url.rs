@@ -371,7 +371,7 @@ fn parameters_that_are_unknown_wrong_missing_or_there_twice_are_named_without_th
 /// The table in the documentation of `connect`: each form with all that is optional, and without.
 #[test]
 fn every_form_in_the_documentation_is_accepted_and_every_scheme_is_there() {
-    let page = include_str!("../../../builder.rs");
+    let page = include_str!("../../../api/builder.rs");
     let rows = page.lines().filter_map(|line| {
         let (form, _) = line.trim().strip_prefix("/// | `")?.split_once('`')?;
         form.contains("://").then_some(form)

@@ -1,0 +1,13 @@
+//! The client and its builder, and what is made of several locks.
+
+pub(crate) mod builder;
+pub(crate) mod client;
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod macro_support;
+pub(crate) mod multi;
+pub(crate) mod red;
+pub(crate) mod run;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub mod test_util;

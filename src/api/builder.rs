@@ -1,0 +1,532 @@
+//! The settings of a client, their bounds, and the construction of a client.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fred::interfaces::ClientLike;
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use crate::api::client::LockClient;
+use crate::base::runtime::{Runtime, has_timers};
+use crate::core::{HandOff, Rules};
+use crate::error::Error;
+use crate::lock::release::release_job;
+use crate::lock::renewal;
+use crate::names::wire::Announce;
+use crate::redis::{Credentials, Redis, Settings, SyncReplicas, Tls};
+use crate::state::client_handle::ClientHandle;
+use crate::state::entry::Locks;
+use crate::state::measure;
+use crate::state::shared::{Config, Shared, check_lease, check_replicas, check_timeouts};
+
+/// Settings of a client. The defaults suit most uses.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run() -> Result<(), redisson_lock::Error> {
+/// let builder = redisson_lock::LockClient::builder().key_prefix("shop:").connections(2);
+/// let client = builder.connect("redis://127.0.0.1:6379").await?;
+/// # Ok(()) }
+/// ```
+#[derive(Debug, Clone)]
+#[must_use = "a builder does nothing until it connects"]
+pub struct LockClientBuilder {
+    watchdog_timeout: Duration,
+    command_timeout: Option<Duration>,
+    connections: usize,
+    connection_fence: bool,
+    tracking: bool,
+    key_prefix: String,
+    client_name: Option<String>,
+    max_hold: Option<Duration>,
+    retry_for: Option<Duration>,
+    fair_wait: Duration,
+    pub(crate) handoff: HandOff,
+    pub(crate) close_grace: Option<Duration>,
+    sentinel_credentials: Option<Credentials>,
+    announce: Announce,
+    sync_replicas: Option<SyncReplicas>,
+    tls: Option<Tls>,
+}
+
+impl LockClient {
+    /// Connects with default settings.
+    ///
+    /// | address | leads to |
+    /// |---|---|
+    /// | `redis://[user:password@]host[:port][/database]` | one server; port 6379 and database 0 unless given |
+    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket, database 0 |
+    /// | `redis-cluster://[user:password@]host[:port][?node=host:port&…]` | a cluster, port 6379; `node` names another of its nodes |
+    /// | `redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…][&sentinelUsername=user][&sentinelPassword=password]` | the primary that the sentinels know by this name; host, port (26379) and `node` are sentinels |
+    ///
+    /// `valkey` may stand for `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect by
+    /// TLS (feature `tls-rustls`). Parameters come in any order, and one that is not in the row of its scheme is refused.
+    /// Special characters in a part are percent-encoded (`@` as `%40`, `%` as `%25`); an IPv6 address has brackets.
+    /// Without a user the password is the default user's.
+    /// [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) of a builder take precedence.
+    ///
+    /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either this fails with
+    /// [`Error::NoRuntime`]; in a program that is built with `panic = "abort"`, it aborts the program, because tokio
+    /// shows what a runtime lacks by a panic alone. No other call of this crate raises a panic, not even
+    /// one that it catches.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
+    /// [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::builder().connect(url).await
+    }
+
+    /// Settings to change before connecting.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
+    /// ```
+    pub fn builder() -> LockClientBuilder {
+        LockClientBuilder::new()
+    }
+
+    /// Connects with the settings of a fred client: address, credentials and TLS.
+    ///
+    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
+    /// it need not be connected. A credential provider of its settings is asked for each connection, also to the nodes of a
+    /// cluster and to sentinels.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(pool: fred::prelude::Pool) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::from_fred(&pool).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn from_fred(client: &impl ClientLike) -> Result<Self, Error> {
+        Self::builder().from_fred(client).await
+    }
+}
+
+impl LockClientBuilder {
+    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
+    /// 16.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().connections(2);
+    /// ```
+    pub fn connections(self, connections: usize) -> Self {
+        self.with(|builder| builder.connections = connections)
+    }
+
+    /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
+    ///
+    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
+    /// between clients; the page of guarantees lists the risks without it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().connection_fence(false);
+    /// ```
+    pub fn connection_fence(self, connection_fence: bool) -> Self {
+        self.with(|builder| builder.connection_fence = connection_fence)
+    }
+
+    /// Whether servers report changes of held locks by others (`CLIENT TRACKING`). Default on.
+    ///
+    /// A lock that another client deletes or forces open is then reported as lost within two round trips, instead of at
+    /// its next renewal. Needs `+client|tracking`; without it, or without the command, an event says so once.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().tracking(false);
+    /// ```
+    pub fn tracking(self, tracking: bool) -> Self {
+        self.with(|builder| builder.tracking = tracking)
+    }
+
+    /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
+    /// needs `+client|setname`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().client_name("orders-7");
+    /// ```
+    pub fn client_name(self, client_name: impl Into<String>) -> Self {
+        self.with(|builder| builder.client_name = Some(client_name.into()))
+    }
+
+    /// Sets on which channels the clients of a cluster publish that a lock is free. Default [`Announce::Auto`]; ignored
+    /// outside a cluster.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use redisson_lock::{Announce, LockClient};
+    /// let builder = LockClient::builder().announce(Announce::Sharded);
+    /// ```
+    pub fn announce(self, announce: Announce) -> Self {
+        self.with(|builder| builder.announce = announce)
+    }
+
+    /// Sets how many replicas, 1 to 8, must acknowledge every lock that does not set its own
+    /// [`sync_replicas`](crate::Lock::sync_replicas), and within how long: 10 ms to the command timeout. Default:
+    /// the client waits for none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().sync_replicas(2, Duration::from_millis(100));
+    /// ```
+    pub fn sync_replicas(self, replicas: u32, within: Duration) -> Self {
+        self.with(|builder| builder.sync_replicas = Some(SyncReplicas { replicas, within }))
+    }
+
+    /// Whom to trust and as whom to connect, for an address that begins with `rediss://` or `valkeys://`; see [`Tls`].
+    /// Default: its defaults.
+    ///
+    /// Connecting fails with [`Error::InvalidConfig`](crate::Error::InvalidConfig) if something is wrong with them, if the
+    /// address asks for no TLS, or with a fred client, which has TLS settings of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use redisson_lock::{LockClient, Tls};
+    /// let builder = LockClient::builder().tls(Tls::new().ca_file("/etc/redis/ca.pem"));
+    /// ```
+    #[cfg(feature = "tls-rustls")]
+    pub fn tls(self, tls: Tls) -> Self {
+        self.with(|builder| builder.tls = Some(tls))
+    }
+
+    /// Sets the credentials for the sentinels, which have users of their own: a user, or `None` for the default one,
+    /// and a password. Default: `sentinelUsername` and `sentinelPassword` of the address, or none. User and password
+    /// before the host are for the primary and its replicas.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().sentinel_credentials(None, "secret");
+    /// ```
+    pub fn sentinel_credentials(self, user: Option<&str>, password: impl Into<String>) -> Self {
+        let (user, password) = (user.map(Into::into), password.into());
+        self.with(|builder| builder.sentinel_credentials = Some(Credentials { user, password }))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    pub(crate) fn new() -> Self {
+        Self {
+            watchdog_timeout: Duration::from_secs(30),
+            command_timeout: None,
+            connections: 1,
+            connection_fence: true,
+            tracking: true,
+            key_prefix: String::new(),
+            client_name: None,
+            max_hold: None,
+            retry_for: None,
+            fair_wait: FAIR_WAIT,
+            handoff: HandOff::default(),
+            close_grace: None,
+            sentinel_credentials: None,
+            announce: Announce::default(),
+            sync_replicas: None,
+            tls: None,
+        }
+    }
+
+    /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
+    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. If a holder crashes, others wait for up to this long.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().watchdog_timeout(Duration::from_secs(10));
+    /// ```
+    pub fn watchdog_timeout(self, watchdog_timeout: Duration) -> Self {
+        self.with(|builder| builder.watchdog_timeout = watchdog_timeout)
+    }
+
+    /// Time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout
+    /// if that is shorter; above zero, and below a third of the watchdog timeout. It also limits how long a waiter's
+    /// subscription may take to be confirmed: with a watchdog timeout of 600 ms that is 100 ms, so set both for a
+    /// server that is far away.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().command_timeout(Duration::from_secs(1));
+    /// ```
+    pub fn command_timeout(self, command_timeout: Duration) -> Self {
+        self.with(|builder| builder.command_timeout = Some(command_timeout))
+    }
+
+    /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().key_prefix("shop:");
+    /// ```
+    pub fn key_prefix(self, key_prefix: impl Into<String>) -> Self {
+        self.with(|builder| builder.key_prefix = key_prefix.into())
+    }
+
+    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default
+    /// none; 10 ms to ten years.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().max_hold(Duration::from_secs(3600));
+    /// ```
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.with(|builder| builder.max_hold = Some(max_hold))
+    }
+
+    /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
+    /// [`lock`](crate::Lock::lock) fails with its first attempt, after the command timeout at the latest.
+    /// Connecting is not repeated.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().retry_for(Duration::from_secs(60));
+    /// ```
+    pub fn retry_for(self, retry_for: Duration) -> Self {
+        self.with(|builder| builder.retry_for = Some(retry_for))
+    }
+
+    /// For how long an owner keeps its place in the queue of a [fair lock](LockClient::fair_lock) after its turn has come.
+    /// Default 300 s, as Redisson's since 3.13.3; 1 s to one day.
+    ///
+    /// The place of a call that waits for a shorter time counts for that time. A new place lasts longer by the lease that its
+    /// owner sees. A waiting client prolongs the places of calls that wait longer three times in this long, so an attempt
+    /// that takes two thirds of it to reach the server may cost its owner the place; those of a process that died each hold
+    /// up the others for this long. A shorter one is for fleets without JVMs: beside these, which count
+    /// with 300 s, it can cost a waiter its place. Beside Redisson before 3.13.3, which counts with 5 s, set 5 s.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().fair_wait(Duration::from_secs(30));
+    /// ```
+    pub fn fair_wait(self, fair_wait: Duration) -> Self {
+        self.with(|builder| builder.fair_wait = fair_wait)
+    }
+
+    /// Whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for at most
+    /// 32 hand-offs or 50 ms in a row, whichever comes first; half of that while other clients listen.
+    ///
+    /// Needs `+hdel` and the connection fence; without either, every release frees the lock.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// let builder = redisson_lock::LockClient::builder().handoff(false);
+    /// ```
+    pub fn handoff(self, handoff: bool) -> Self {
+        self.with(|builder| builder.handoff = handoff.into())
+    }
+
+    /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a
+    /// setting out of bounds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run() -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder().connect("redis://127.0.0.1:6379").await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn connect(self, url: &str) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::from_url(
+            url,
+            self.tls.as_ref(),
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        )?;
+        self.open(settings).await
+    }
+
+    /// Connects with the settings of a fred client; see [`LockClient::from_fred`].
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes what was opened.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: fred::prelude::Client) -> Result<(), redisson_lock::Error> {
+    /// let client = redisson_lock::LockClient::builder().from_fred(&client).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::from_fred(
+            client,
+            self.tls.as_ref(),
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        )?;
+        self.open(settings).await
+    }
+
+    /// Connects over a transport in the place of real connections.
+    #[cfg(feature = "test-util")]
+    pub(crate) async fn open_over(
+        self,
+        transport: Arc<dyn crate::api::test_util::Transport>,
+    ) -> Result<LockClient, Error> {
+        self.check()?;
+        let settings = Settings::over(
+            transport,
+            self.command_timeout_or_default(),
+            self.connection_fence,
+        );
+        self.open(settings).await
+    }
+
+    async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+        let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
+        if !has_timers() {
+            return Err(Error::NoRuntime);
+        }
+        let settings = settings
+            .with_client_name(self.client_name.as_deref())
+            .with_sentinel_credentials(self.sentinel_credentials.clone())
+            .with_tracking(self.tracking)
+            .with_announce(self.announce);
+        let settings = Arc::new(settings);
+        let redis = Redis::connect(&settings, self.connections, &runtime).await?;
+        let rules = Arc::new(Rules {
+            watchdog_timeout: self.watchdog_timeout,
+            command_timeout: self.command_timeout_or_default(),
+            handoff: self.handoff,
+            fair_wait: self.fair_wait,
+        });
+        let config = Config {
+            key_prefix: self.key_prefix.into(),
+            rules,
+            max_hold: self.max_hold,
+            retry_for: self.retry_for,
+            replicas: self.sync_replicas,
+        };
+        let id: Arc<str> = Uuid::new_v4().to_string().into();
+        let shared = Shared::new(id, config, runtime, redis);
+        let locks = Arc::new(Locks::new(Arc::new(shared), release_job));
+        let stop = CancellationToken::new();
+        // Cancel safety: from here on dropping the handle closes what was opened.
+        let handle = Arc::new(ClientHandle {
+            locks,
+            stop: stop.clone(),
+        });
+        let shared = handle.shared();
+        let locks = Arc::downgrade(&handle.locks);
+        let in_use = move || locks.upgrade().is_some_and(|locks| locks.len() > 0);
+        shared.redis.set_in_use(in_use);
+        shared.redis.subscribe_with(&shared.channels).await?;
+        shared.runtime.spawn(renewal::run(&handle.locks, stop));
+        measure::describe();
+        Ok(LockClient { handle })
+    }
+
+    pub(crate) fn command_timeout_or_default(&self) -> Duration {
+        let derived = || COMMAND_TIMEOUT.min(self.watchdog_timeout / 6);
+        self.command_timeout.unwrap_or_else(derived)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        check_timeouts(self.watchdog_timeout, self.command_timeout_or_default())?;
+        if !FAIR_WAITS.contains(&self.fair_wait) {
+            return Err(Error::InvalidDuration {
+                what: "fair_wait",
+                given: self.fair_wait,
+                problem: "it must be at least one second and at most one day",
+            });
+        }
+        if !(1..=CONNECTIONS_MAX).contains(&self.connections) {
+            let (what, given) = ("connections", self.connections);
+            let problem = format!("{given} is not between 1 and {CONNECTIONS_MAX}");
+            return Err(Error::InvalidConfig { what, problem });
+        }
+        let timeout = self.command_timeout_or_default();
+        let replicas = self.sync_replicas;
+        replicas.map_or(Ok(()), |wanted| check_replicas(wanted, timeout))?;
+        let mut client_name = self.client_name.iter().flat_map(|name| name.bytes());
+        if !client_name.all(|byte| byte.is_ascii_graphic()) {
+            let problem = "Redis takes printable ASCII without spaces".to_owned();
+            return Err(Error::InvalidConfig {
+                what: "client_name",
+                problem,
+            });
+        }
+        self.max_hold
+            .map_or(Ok(()), |max_hold| check_lease("max_hold", max_hold))
+    }
+}
+
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(3);
+const CONNECTIONS_MAX: usize = 16;
+
+/// As Redisson has it.
+const FAIR_WAIT: Duration = Duration::from_secs(300);
+const FAIR_WAITS: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
+
+#[cfg(feature = "serde")]
+mod serde;
+#[cfg(test)]
+mod tests;

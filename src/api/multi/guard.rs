@@ -1,0 +1,368 @@
+//! Several holds as their owner sees them: what is known of them together, their loss and their release.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+
+use crate::core::LossReason;
+use crate::error::Error;
+use crate::kind::LockKind;
+use crate::lock::LockGuard;
+use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
+
+/// Several locks that are held together. Release them with [`unlock`](Self::unlock), or drop the guard to release them
+/// in the background.
+///
+/// Each lock is released as its own guard would be: see [`LockGuard`]. If one of them is lost, the others are held and
+/// renewed until the guard is unlocked or dropped.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn step() {}
+/// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+/// let guard = both.lock().await?;
+/// tokio::select! {
+///     () = step() => guard.unlock().await?,
+///     loss = guard.lost() => eprintln!("stopped: {loss}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a guard releases the locks immediately"]
+pub struct MultiGuard {
+    hold: MultiHold,
+    guards: Vec<LockGuard>,
+}
+
+impl MultiGuard {
+    pub(super) fn new(guards: Vec<LockGuard>) -> Self {
+        let members = guards.iter().map(|guard| guard.handle()).collect();
+        let hold = MultiHold {
+            members,
+            loss: Arc::default(),
+        };
+        Self { hold, guards }
+    }
+
+    /// What can be handed to a body.
+    pub(super) fn hold(&self) -> MultiHold {
+        self.hold.clone()
+    }
+
+    /// Releases all of them, side by side, and reports whether all were held until now.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] with the name of the lock that was lost first; otherwise the first error of an
+    /// [unlock](LockGuard::unlock), which names its lock. The others are released all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases all of them in the background, each exactly once.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// both.lock().await?.unlock().await
+    /// # }
+    /// ```
+    pub async fn unlock(self) -> Result<(), Error> {
+        let Self { hold, guards } = self;
+        let first = hold.loss();
+        let unlocks = guards.into_iter().map(|guard| async {
+            let name = Arc::clone(guard.entry.name.given());
+            guard.unlock().await.map_err(|error| error.about(&name))
+        });
+        let failed = join_all(unlocks).await.into_iter().filter_map(Result::err);
+        let mut failed: Vec<Error> = failed.collect();
+        if let Some(loss) = first {
+            return Err(loss.error());
+        }
+        let is_lost = |error: &Error| matches!(error, Error::Lost { .. });
+        let worst = failed.iter().position(is_lost).unwrap_or(0);
+        match failed.is_empty() {
+            true => Ok(()),
+            false => Err(failed.swap_remove(worst)),
+        }
+    }
+
+    /// Extends each fixed lease to at least `lease` from now; never shortens one.
+    ///
+    /// # Errors
+    ///
+    /// As [`LockGuard::extend`], of the first lock that fails. The leases of others may have been extended.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`LockGuard::extend`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = both.lease(Duration::from_secs(10)).lock().await?;
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        let extending = self.guards.iter().map(|guard| async move {
+            let extended = guard.extend(lease).await;
+            extended.map_err(|error| error.about(guard.entry.name.given()))
+        });
+        join_all(extending).await.into_iter().collect()
+    }
+}
+
+impl Deref for MultiGuard {
+    type Target = MultiHold;
+
+    fn deref(&self) -> &MultiHold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for MultiGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiGuard")
+            .field("members", &self.hold.members)
+            .finish()
+    }
+}
+
+/// Several holds, from local information: what the body of [`MultiLock::run`](crate::MultiLock::run) sees, and what a
+/// [`MultiGuard`] dereferences to. It cannot release them.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn run(guard: redisson_lock::MultiGuard) {
+/// println!("{:?} until {:?}", guard.state(), guard.valid_until());
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MultiHold {
+    members: Arc<[HoldHandle]>,
+    /// The first that was seen.
+    loss: Arc<OnceLock<MemberLoss>>,
+}
+
+impl MultiHold {
+    /// The holds of the single locks, in the order in which [`MultiLock::new`](crate::MultiLock::new) has them.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::MultiGuard) {
+    /// for hold in guard.members() {
+    ///     println!("{}: {:?}", hold.name(), hold.state());
+    /// }
+    /// # }
+    /// ```
+    pub fn members(&self) -> &[HoldHandle] {
+        &self.members
+    }
+
+    /// Current state of all of them: *lost* if one is lost, *at risk* if one is.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::MultiGuard) {
+    /// assert_eq!(guard.state(), redisson_lock::HoldState::Held);
+    /// # }
+    /// ```
+    pub fn state(&self) -> HoldState {
+        if let Some(loss) = self.loss() {
+            return HoldState::Lost(loss.reason);
+        }
+        let states = self.members.iter().map(|hold| hold.state());
+        let worst = |state: &HoldState| match state {
+            HoldState::Held => 0,
+            HoldState::AtRisk => 1,
+            HoldState::Released => 2,
+            HoldState::Lost(_) => 3,
+        };
+        states.max_by_key(worst).unwrap_or(HoldState::Released)
+    }
+
+    /// Whether one of them was lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::MultiGuard) { assert!(!guard.is_lost()) }
+    /// ```
+    pub fn is_lost(&self) -> bool {
+        self.loss().is_some()
+    }
+
+    /// The first loss that was seen. `None`: none is lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::MultiGuard) {
+    /// if let Some(loss) = guard.loss() {
+    ///     eprintln!("{} is gone: {}", loss.lock, loss.reason);
+    /// }
+    /// # }
+    /// ```
+    pub fn loss(&self) -> Option<MemberLoss> {
+        let known = self.loss.get().cloned();
+        known.or_else(|| {
+            let losses = self.members.iter().filter_map(|hold| {
+                let (reason, at) = hold.loss()?;
+                Some((at, hold, reason))
+            });
+            let (_, hold, reason) = losses.min_by_key(|(at, ..)| *at)?;
+            Some(self.note(hold, reason))
+        })
+    }
+
+    /// An error if one of them was lost.
+    pub(crate) fn not_lost(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(loss.error()))
+    }
+
+    /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs. After the end it
+    /// stays the same, and has passed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::MultiGuard) {
+    /// let left = guard.valid_until().saturating_duration_since(std::time::Instant::now());
+    /// # }
+    /// ```
+    pub fn valid_until(&self) -> Instant {
+        let others = self.members[1..].iter().map(|hold| hold.valid_until());
+        others.fold(self.members[0].valid_until(), Instant::min)
+    }
+
+    /// Resolves when one of them is lost, with its name; never after a normal unlock. The future does not borrow
+    /// anything.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::MultiGuard) {
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move { eprintln!("lost: {}", lost.await) });
+    /// # }
+    /// ```
+    pub fn lost(&self) -> MultiLost {
+        MultiLost {
+            losses: self.members.iter().map(|hold| hold.lost()).collect(),
+            hold: self.clone(),
+        }
+    }
+
+    /// The first loss is the loss, whatever is lost after it.
+    fn note(&self, hold: &HoldHandle, reason: LossReason) -> MemberLoss {
+        let loss = || MemberLoss {
+            lock: hold.name().to_owned(),
+            kind: hold.kind(),
+            reason,
+        };
+        self.loss.get_or_init(loss).clone()
+    }
+}
+
+impl fmt::Debug for MultiHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiHold")
+            .field("members", &self.members)
+            .finish()
+    }
+}
+
+/// The loss of one of several locks.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::MultiGuard) {
+/// let loss: redisson_lock::MemberLoss = guard.lost().await;
+/// eprintln!("{} was lost: {}", loss.lock, loss.reason);
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberLoss {
+    /// The name of the lock, without the key prefix.
+    pub lock: String,
+    /// The kind of the lock; of a read-write lock the part whose hold was lost.
+    pub kind: LockKind,
+    /// What ended its hold.
+    pub reason: LossReason,
+}
+
+impl MemberLoss {
+    pub(super) fn error(&self) -> Error {
+        Error::lost(&self.lock, self.kind, self.reason)
+    }
+}
+
+impl fmt::Display for MemberLoss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}lock `{}`: {}",
+            self.kind.part(),
+            self.lock,
+            self.reason
+        )
+    }
+}
+
+/// The future of [`MultiHold::lost`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::MultiGuard) {
+/// let lost: redisson_lock::MultiLost = guard.lost();
+/// # }
+/// ```
+#[must_use = "futures do nothing unless polled"]
+pub struct MultiLost {
+    hold: MultiHold,
+    losses: Vec<Lost>,
+}
+
+impl Future for MultiLost {
+    type Output = MemberLoss;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<MemberLoss> {
+        let Self { hold, losses } = &mut *self;
+        let mut is_lost = false;
+        for lost in losses {
+            is_lost |= Pin::new(lost).poll(context).is_ready();
+        }
+        // The one that was lost first, if several are.
+        match hold.loss().filter(|_| is_lost) {
+            Some(loss) => Poll::Ready(loss),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl fmt::Debug for MultiLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MultiLost")
+            .field("hold", &self.hold)
+            .finish()
+    }
+}

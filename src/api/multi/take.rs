@@ -1,0 +1,312 @@
+//! How several locks are taken, by the methods of each.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{join_all, select_all};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::rule::{Gather, Step};
+use crate::base::backoff::Backoff;
+use crate::base::runtime::{by_deadline, sleep_until};
+use crate::error::{Error, Operation};
+use crate::lock::hold_handle::HoldState;
+use crate::lock::{Lock, LockGuard, NOT_IN_TIME, Place, Wait};
+
+/// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
+/// in time, and the latest round has found one of them busy.
+///
+/// Cancel safety: guards that are dropped, here or with this future, are released in the background by their own
+/// clients, and so is what an attempt without an answer has left.
+pub(super) async fn take(
+    members: &[Lock],
+    wait: Wait,
+    lease: Option<Duration>,
+) -> Result<Option<Vec<LockGuard>>, Error> {
+    let began = Instant::now();
+    let answered_by = wait.answered_by(began);
+    let mut gather = Gather::new(in_one_order(members));
+    let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
+    let (mut places, mut pauses, mut latest) = (Vec::new(), Pauses::default(), Latest::Nothing);
+    let mut failing = vec![Failing::default(); members.len()];
+    loop {
+        let (nth, taken) = match gather.next() {
+            Step::Wait(nth) => {
+                let failing = &mut failing[nth];
+                let taken = acquire_first(&members[nth], wait, failing, &latest).await?;
+                if taken.is_none() {
+                    return Ok(None);
+                }
+                (nth, Ok(taken))
+            }
+            Step::Queue => {
+                let in_all = gather.is_impatient(Instant::now());
+                match places_in_all(members, in_all, wait.deadline()).await? {
+                    Some(first) => places = first,
+                    None => return latest.not_in_time(members, 0, (wait, began)),
+                }
+                gather.queued();
+                continue;
+            }
+            Step::Try(nth) if is_over(answered_by) => {
+                return latest.not_in_time(members, nth, (wait, began));
+            }
+            Step::Try(nth) => {
+                let once = Wait::Never(answered_by);
+                (nth, acquire(&members[nth], once, &latest).await)
+            }
+            Step::Done => match settle(&guards, gather.last(), lease, answered_by).await {
+                Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
+                Err((nth, error)) => (nth, Err(error)),
+            },
+        };
+        let is_local = match taken {
+            Ok(Some(guard)) => {
+                guards[nth] = Some(guard);
+                gather.taken();
+                continue;
+            }
+            Ok(None) => {
+                failing.fill(Failing::default());
+                latest = Latest::Busy(nth);
+                members[nth].is_contended()?
+            }
+            // It is the next that is waited for; what is lost is taken again.
+            Err(error) => {
+                latest = Latest::Failed(failing[nth].fails(&members[nth], wait, error)?);
+                false
+            }
+        };
+        // Not awaited: a server that does not answer would hold up this call.
+        guards.iter_mut().for_each(|guard| *guard = None);
+        places.clear();
+        if matches!(wait, Wait::Never(_)) {
+            return Ok(None);
+        }
+        let now = Instant::now();
+        gather.busy(now, is_local);
+        let again = now + pauses.next(&members[nth], gather.is_impatient(now));
+        pause(&members[nth], again, wait.deadline()).await?;
+        if is_over(wait.deadline()) {
+            return latest.not_in_time(members, nth, (wait, began));
+        }
+    }
+}
+
+/// How the latest round has ended.
+enum Latest {
+    Nothing,
+    /// This one was, at the server or in the queue of its client.
+    Busy(usize),
+    Failed(Error),
+}
+
+impl Latest {
+    /// What a call that waits so since then answers when there is no time left for the lock with this number.
+    fn not_in_time<T>(
+        self,
+        members: &[Lock],
+        nth: usize,
+        (wait, began): (Wait, Instant),
+    ) -> Result<Option<T>, Error> {
+        match self {
+            Self::Nothing => Err(members[nth].not_in_time()),
+            // Its server may have said nothing since, or never.
+            Self::Busy(busy) => members[busy].outage(wait, began).map_or(Ok(None), Err),
+            Self::Failed(error) => Err(error),
+        }
+    }
+}
+
+/// The order in which all calls take these locks, whatever order they were given in: those of one client then queue for the
+/// same lock first, and each finds the others free behind it.
+fn in_one_order(members: &[Lock]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|nth| members[*nth].key());
+    order
+}
+
+/// Since when rounds have failed because of one lock, without one that found a lock busy.
+#[derive(Clone, Default)]
+struct Failing {
+    since: Option<Instant>,
+    has_lost: bool,
+}
+
+impl Failing {
+    /// `Err`: the error does not pass, or there is no time left.
+    fn fails(&mut self, member: &Lock, wait: Wait, error: Error) -> Result<Error, Error> {
+        if !passes(&error) {
+            return Err(error);
+        }
+        self.has_lost |= matches!(error, Error::Lost { .. });
+        let since = *self.since.get_or_insert_with(Instant::now);
+        match member.failing_since(since).retries(wait) && !is_over(wait.deadline()) {
+            true => Ok(error),
+            false => Err(error),
+        }
+    }
+
+    /// Its server is there again. What is lost in each round is acquired in each round, too.
+    fn note_acquired(&mut self) {
+        self.since = self.since.filter(|_| self.has_lost);
+    }
+}
+
+fn passes(error: &Error) -> bool {
+    error.is_retryable() || matches!(error, Error::Lost { .. })
+}
+
+/// Those between rounds. Two callers that go on in the same rhythm would find each other's locks busy for ever.
+#[derive(Default)]
+struct Pauses {
+    usual: Option<Backoff>,
+    /// Of a call that has waited for a second: shorter than those of the others.
+    short: Option<Backoff>,
+}
+
+impl Pauses {
+    fn next(&mut self, member: &Lock, is_impatient: bool) -> Duration {
+        let pauses = match is_impatient {
+            true => self.short.get_or_insert_with(|| member.short_pauses()),
+            false => self.usual.get_or_insert_with(|| member.pauses()),
+        };
+        pauses.next()
+    }
+}
+
+async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Result<(), Error> {
+    let limit = deadline.map_or(until, |deadline| deadline.min(until));
+    let pausing = async {
+        sleep_until(Some(limit)).await;
+        Ok(())
+    };
+    member.on_runtime(pausing).await
+}
+
+/// The one that is waited for.
+async fn acquire_first(
+    member: &Lock,
+    wait: Wait,
+    failing: &mut Failing,
+    latest: &Latest,
+) -> Result<Option<LockGuard>, Error> {
+    let since = failing.since.map(|since| member.failing_since(since));
+    let taken = acquire(since.as_ref().unwrap_or(member), wait, latest).await?;
+    if taken.is_some() {
+        failing.note_acquired();
+    }
+    Ok(taken)
+}
+
+async fn acquire(member: &Lock, wait: Wait, latest: &Latest) -> Result<Option<LockGuard>, Error> {
+    let was_busy = matches!(latest, Latest::Busy(_));
+    let taken = member.acquire_or_find(wait, was_busy).await;
+    let taken = taken.map_err(|error| error.about(member.given_name()))?;
+    Ok(taken.acquired())
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
+}
+
+/// A place in the queue of each lock that is contended in its client, or of all, when all of them are the first. `None`: they
+/// were not in time.
+///
+/// The places of a call are taken together: of two calls that meet in several queues, one is before the other in all.
+///
+/// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
+/// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
+async fn places_in_all(
+    members: &[Lock],
+    in_all: bool,
+    deadline: Option<Instant>,
+) -> Result<Option<Vec<Place>>, Error> {
+    let mut places = Vec::new();
+    {
+        // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
+        let _placing = PLACING.try_lock_for(PLACING_MAX);
+        for member in members {
+            if in_all || member.is_contended()? {
+                places.push(member.place()?);
+            }
+        }
+    }
+    let queueing = async {
+        let mut had_turn = vec![false; places.len()];
+        loop {
+            places.iter().try_for_each(Place::is_open)?;
+            for (place, had_turn) in places.iter().zip(&mut had_turn) {
+                *had_turn = *had_turn || place.asks();
+            }
+            if !had_turn.contains(&false) {
+                had_turn = places.iter().map(Place::asks).collect();
+            }
+            if !had_turn.contains(&false) {
+                return Ok(true);
+            }
+            select_all(places.iter().map(|place| Box::pin(place.woken()))).await;
+        }
+    };
+    let in_time = async {
+        tokio::select! {
+            biased;
+            first = queueing => first,
+            () = sleep_until(deadline) => Ok(false),
+        }
+    };
+    let in_time = members[0].on_runtime(in_time).await?;
+    Ok(Some(places).filter(|_| in_time))
+}
+
+/// Extends the leases of all but the one that was taken last: none ends before it. One that is lost by now is an error.
+async fn settle(
+    guards: &[Option<LockGuard>],
+    last: usize,
+    lease: Option<Duration>,
+    deadline: Option<Instant>,
+) -> Result<(), (usize, Error)> {
+    let held = || {
+        let numbered = guards.iter().enumerate();
+        numbered.filter_map(|(nth, guard)| Some((nth, guard.as_ref()?)))
+    };
+    if let Some(lease) = lease {
+        let earlier = held().filter(|(nth, _)| *nth != last);
+        let extending = earlier.map(|(nth, guard)| async move {
+            let extending = pin!(guard.extend(lease));
+            let extended = by_deadline(deadline, extending).await;
+            // As with each other error here, nothing stays held.
+            let late = || {
+                guard
+                    .entry
+                    .route()
+                    .no_answer(Operation::Acquiring, NOT_IN_TIME)
+            };
+            let extended = extended.and_then(|in_time| in_time.ok_or_else(late));
+            (
+                nth,
+                extended.map_err(|error| error.about(guard.entry.name.given())),
+            )
+        });
+        let extending = join_all(extending);
+        for (nth, extended) in pin!(extending).await {
+            match extended {
+                // Its `max_hold` comes before that.
+                Ok(()) | Err(Error::InvalidDuration { .. }) => {}
+                Err(error) => return Err((nth, error)),
+            }
+        }
+    }
+    for (nth, guard) in held() {
+        if let HoldState::Lost(reason) = guard.state() {
+            return Err((nth, guard.lost_by(reason)));
+        }
+    }
+    Ok(())
+}
+
+/// Locked while the places of a call are taken.
+static PLACING: Mutex<()> = Mutex::new(());
+
+const PLACING_MAX: Duration = Duration::from_millis(1);

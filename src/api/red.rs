@@ -1,0 +1,593 @@
+//! One lock across several independent servers, held by the caller that has most of them.
+
+mod ballot;
+mod guard;
+mod queue;
+mod rule;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use tokio::time::Instant;
+
+use crate::api::run::{settled, until_at_risk};
+use crate::base::runtime::{in_span, sleep_until, span, until};
+use crate::error::{Error, Operation};
+use crate::kind::LockKind;
+use crate::lock::{Lock, Wait};
+use crate::names::owner::Owner;
+use crate::state::shared::LEASE_MAX;
+
+use ballot::{Found, Round};
+pub use guard::{RedGuard, RedHold, RedLost};
+use queue::{Checked, Queue, Turn, too_few};
+
+/// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
+/// clone, and stores no hold.
+///
+/// # What it does not promise
+///
+/// *Kleppmann*: a holder may pause, for garbage collection or a slow disk, until its leases are over, and then write
+/// although another one holds the lock. Only a resource that refuses the older of two writers prevents that, and
+/// independent servers have no common number to tell them by. The algorithm also needs clocks that do not jump: one that
+/// does may end a lease early, and a second holder has a quorum.
+///
+/// *antirez*: the time that has passed is checked after the quorum was reached, so a delay before that is harmless, and
+/// a delay after it troubles every lock with an expiry. Clocks need not be right, only run at about the same rate, and
+/// operators can keep them from jumping. A resource that can compare numbers could as well compare a unique value of
+/// each holder.
+///
+/// So use it where two holders for a moment cost work but no data. A [fenced lock](crate::FencedLock) at one server
+/// protects a resource that can compare; `sync_replicas` survives a failover.
+///
+/// A server that restarts without its data forgets its holders, and a second one could get a quorum with its help. Keep it
+/// out of service for one lease (30 s by default) before it answers again; this crate cannot see that it forgot.
+///
+/// # How it works
+///
+/// All members are asked at the same time, each round for new owners. A caller waits for the answers until a quorum has
+/// the lock, for up to [`member_timeout`](Self::member_timeout); the lease counts from before each question, less 1 % and
+/// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of up to 128 ms there is another round.
+/// While a quorum holds, members that answer late, were busy or were lost are taken again, never for longer than the first
+/// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers of one process that use
+/// the same clients and names queue, so that they do not split the votes.
+///
+/// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
+/// at a server of its own: two clients of one server would then be two votes. So is a server that answers the round and not
+/// this question: one round waits for it, up to the `member_timeout`, and the first call after its answer is refused. A server
+/// that joins a hold later is not compared. Keep one `RedLock` and clone it: a new one asks again.
+///
+/// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
+///
+/// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
+/// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
+/// in whichever order the locks were given. Others of the process go on as soon as the quorum is lost.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn bill() -> Result<(), redisson_lock::Error> { Ok(()) }
+/// # async fn run(clients: Vec<redisson_lock::LockClient>) -> Result<(), redisson_lock::Error> {
+/// use redisson_lock::RedLock;
+/// // One client for each of five servers.
+/// let lock = RedLock::new(clients.iter().map(|client| client.lock("billing")))?;
+/// let guard = lock.lock().await?;
+/// bill().await?;
+/// guard.unlock().await
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedLock {
+    members: Vec<Lock>,
+    /// Whose call it is, in the queue of this process.
+    owner: Option<Owner>,
+    member_timeout: Option<Duration>,
+    queue: Arc<Queue>,
+    /// Whether the servers were asked if two of them are the same.
+    checked: Arc<Checked>,
+}
+
+impl RedLock {
+    /// These locks, each at a server of its own, as one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] with fewer than three, with two of one client, or with another kind than plain or string.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(clients: Vec<redisson_lock::LockClient>) -> Result<(), redisson_lock::Error> {
+    /// let lock = redisson_lock::RedLock::new(clients.iter().map(|client| client.string_lock("leader")))?;
+    /// # Ok(()) }
+    /// ```
+    pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
+        let members: Vec<Lock> = members.into_iter().collect();
+        if members.len() < 3 {
+            return Err(invalid("it needs three servers at least".to_owned()));
+        }
+        let is_other = |lock: &&Lock| !matches!(lock.kind(), LockKind::Plain | LockKind::String);
+        if let Some(other) = members.iter().find(is_other) {
+            let (name, kind) = (other.name(), other.kind());
+            return Err(invalid(format!(
+                "`{name}` is a {kind} lock; use plain or string locks"
+            )));
+        }
+        for (nth, lock) in members.iter().enumerate() {
+            if members[..nth]
+                .iter()
+                .any(|other| lock.is_of_client_of(other))
+            {
+                return Err(same_server(lock));
+            }
+        }
+        Ok(Self {
+            queue: Queue::of(&members),
+            members,
+            owner: None,
+            member_timeout: None,
+            checked: Arc::default(),
+        })
+    }
+
+    /// Returns this lock with a fixed lease instead of the watchdogs of its clients: 10 milliseconds to ten years.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lease(Duration::from_secs(10)).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn lease(&self, lease: Duration) -> Self {
+        Self {
+            members: self.members.iter().map(|lock| lock.lease(lease)).collect(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns this lock with another limit for the servers' answers to one round, an `extend`, or an unlock. Default:
+    /// a tenth of the shortest lease of its locks, and at most the command timeout of the first client; at least a millisecond. An
+    /// acquisition takes no longer while a minority of the servers does not answer and no other process wants the
+    /// lock: a round waits for them only if the others do not have a quorum.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn run(lock: redisson_lock::RedLock) {
+    /// let lock = lock.member_timeout(Duration::from_millis(200));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn member_timeout(&self, member_timeout: Duration) -> Self {
+        Self {
+            member_timeout: Some(member_timeout),
+            ..self.clone()
+        }
+    }
+
+    /// Returns this lock for a given owner of any of its clients, whichever task calls it. On the servers each round
+    /// has its own owners; those that its members were given do not count.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(client: redisson_lock::LockClient, lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let owner = client.owner();
+    /// let guard = lock.owned_by(&owner).lock().await?;
+    /// # guard.unlock().await }
+    /// ```
+    #[must_use]
+    pub fn owned_by(&self, owner: &Owner) -> Self {
+        Self {
+            owner: Some(owner.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// Acquires the lock, waiting while others have it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
+    /// tried again for the `retry_for` of the first lock. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no hold: what servers have granted, or grant later, is released in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lock().await?;
+    /// guard.unlock().await
+    /// # }
+    /// ```
+    pub async fn lock(&self) -> Result<RedGuard, Error> {
+        // Without a deadline it ends with the lock or an error.
+        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
+    }
+
+    /// Acquires the lock in one round. Returns `None` if others have it, or if callers of this process are before.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), without a repetition.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// match lock.try_lock().await? {
+    ///     Some(guard) => guard.unlock().await?,
+    ///     None => println!("others have it, or are first"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
+        self.acquire(Wait::Never(None)).await
+    }
+
+    /// Acquires the lock, waiting at most this long. Returns `None` if others had it in the latest round that a quorum has
+    /// answered.
+    ///
+    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
+    /// the deadline, even if the `member_timeout` is longer; the first has 40 ms, as [`Lock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
+    /// [`Error::NoAnswer`] if a quorum has answered none: see [`Lock::try_lock_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// if let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? {
+    ///     guard.unlock().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
+        self.acquire(Wait::of(wait)).await
+    }
+
+    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::{Duration, Instant};
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let deadline = Instant::now() + Duration::from_secs(2);
+    /// let guard = lock.try_lock_until(deadline).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<RedGuard>, Error> {
+        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
+        self.acquire(Wait::of(left)).await
+    }
+
+    /// Runs `body` with the lock held, and drops it if the quorum is lost: see [`Lock::run`].
+    ///
+    /// # Errors
+    ///
+    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the quorum was lost before the body had ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill() -> Result<u32, redisson_lock::Error> { Ok(1) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let billed = lock.run(|_held| bill()).await?;
+    /// # Ok(()) }
+    /// ```
+    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        self.section(self.lock().await?, body).await
+    }
+
+    /// Runs `body` if the lock is free now. Returns `None`, and the body does not run, where
+    /// [`try_lock`](Self::try_lock) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let swept = lock.try_run(|_held| sweep()).await?.is_some();
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        match self.try_lock().await? {
+            Some(guard) => self.section(guard, body).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Leader election: acquires the lock, runs `body`, and repeats both until the body returns; see [`Lock::lead`].
+    ///
+    /// The body is dropped as soon as the quorum is at risk. Servers that are restarted one after the other do not disturb
+    /// it, as long as each is taken again (within about a second of its return) before the next one stops.
+    ///
+    /// # Errors
+    ///
+    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the body and releases the lock in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// lock.lead(|_held| bill_everybody()).await
+    /// # }
+    /// ```
+    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnMut(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        loop {
+            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
+            let at_risk = self.at_risk(guard.hold());
+            let ended = until(at_risk, None, || body(guard.hold())).await;
+            // Answered, or left to the background: the next round has other owners.
+            let _ = guard.unlock().await;
+            if let Ok(ended) = ended {
+                return ended;
+            }
+        }
+    }
+
+    /// The same lock, which the calling thread calls unless an owner was given.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn of_this_thread(&self) -> Self {
+        match &self.owner {
+            Some(_) => self.clone(),
+            None => {
+                let thread = || Owner::of_thread(self.first_client_id());
+                self.owned_by(&self.scope_owner().unwrap_or_else(thread))
+            }
+        }
+    }
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<RedGuard>, Error> {
+        let home = self.home();
+        let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());
+        let acquiring = pin!(async {
+            let owner = self.caller()?;
+            self.members.iter().try_for_each(Lock::check_terms)?;
+            home.on_runtime(async {
+                let began = Instant::now();
+                match self.queue.turn(&owner, wait, home).await? {
+                    Some(turn) => self.rounds(wait, turn).await,
+                    // Those before it may have no answer either.
+                    None => self.outage(wait, began).map_or(Ok(None), Err),
+                }
+            })
+            .await
+        });
+        in_span(span.as_deref(), acquiring).await
+    }
+
+    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then.
+    fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
+        let outage = |member: &Lock| member.outage(wait, began);
+        let mut problems = self.members.iter().filter_map(outage);
+        problems.nth(self.members.len() - rule::quorum(self.members.len()))
+    }
+
+    /// One round after the other, until one has a quorum.
+    async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
+        let home = self.home();
+        let member_timeout = self.member_timeout_or_default();
+        let unpolled = member_timeout + home.command_timeout();
+        let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
+        let is_over = |deadline: Instant| deadline <= Instant::now();
+        let (mut was_busy, ends) = (false, wait.answered_by(Instant::now()));
+        loop {
+            self.checked.begin(&self.members);
+            let (round, job) = Round::begin(&self.members, member_timeout, unpolled, turn.permit());
+            let answered_by = Instant::now() + member_timeout;
+            let limit = ends.map_or(answered_by, |end| end.min(answered_by));
+            let found = async {
+                let (found, answered) = round.found(limit).await;
+                let checked = self.checked.check(&answered, limit).await;
+                checked.map_err(|nth| same_server(&self.members[nth]))?;
+                // What was found is old when the check has taken long.
+                Ok(match found {
+                    Found::Taken if !round.take() => Found::Busy,
+                    found => found,
+                })
+            };
+            match home.drive(job, found).await? {
+                Found::Taken => {
+                    self.queue.note_answer();
+                    let (ballot, home) = (round.kept(), home.clone());
+                    return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
+                }
+                Found::Busy => {
+                    drop(round);
+                    retry.answered();
+                    self.queue.note_answer();
+                    was_busy = true;
+                    if matches!(wait, Wait::Never(_)) || wait.deadline().is_some_and(is_over) {
+                        return Ok(None);
+                    }
+                    let mut pause = pauses.next();
+                    while Instant::now() >= limit && pause < SPLIT_PAUSE {
+                        pause = pauses.next();
+                    }
+                    let again = Some(Instant::now() + pause);
+                    sleep_until(again.into_iter().chain(wait.deadline()).min()).await;
+                    if wait.deadline().is_some_and(is_over) {
+                        return Ok(None);
+                    }
+                }
+                Found::TooFew(error) => {
+                    drop(round);
+                    let error = error.or_else(|| self.outage(wait, Instant::now()));
+                    // The last round, in which too few servers had the time to answer.
+                    if error.is_none() && was_busy && limit < answered_by {
+                        return Ok(None);
+                    }
+                    self.queue.latest.failed();
+                    was_busy = false;
+                    let none = || too_few(Operation::Acquiring, home.given_name());
+                    let error = error.unwrap_or_else(none);
+                    retry.failed(error).await?;
+                }
+            }
+        }
+    }
+
+    /// The member whose client has the timers of this lock.
+    fn home(&self) -> &Lock {
+        &self.members[0]
+    }
+
+    /// Who calls, as far as this process is concerned.
+    fn caller(&self) -> Result<Owner, Error> {
+        match &self.owner {
+            None => {
+                let current = || Owner::current(self.first_client_id());
+                Ok(self.scope_owner().unwrap_or_else(current))
+            }
+            Some(owner) if self.members.iter().any(|lock| lock.knows(owner)) => Ok(owner.clone()),
+            // It says what is wrong with the owner.
+            Some(owner) => self.home().owned_by(owner).current_owner(),
+        }
+    }
+
+    /// The owner of the innermost scope of one of its clients.
+    fn scope_owner(&self) -> Option<Owner> {
+        Owner::of_scope(|owner| self.members.iter().any(|lock| lock.knows(owner)))
+    }
+
+    /// The same client whatever the order of the members, so that a caller is the same owner of each such lock.
+    fn first_client_id(&self) -> &str {
+        let ids = self.members.iter().map(Lock::client_id);
+        ids.min().unwrap_or_else(|| self.home().client_id())
+    }
+
+    fn member_timeout_or_default(&self) -> Duration {
+        let longest = self.home().command_timeout();
+        let default = || {
+            let leases = self.members.iter().map(Lock::lease_asked);
+            leases
+                .min()
+                .map_or(longest, |lease| lease / 10)
+                .min(longest)
+        };
+        self.member_timeout
+            .unwrap_or_else(default)
+            .clamp(Duration::from_millis(1), LEASE_MAX)
+    }
+
+    /// Resolves when the quorum is not sure any more.
+    async fn at_risk(&self, hold: RedHold) {
+        let look = || {
+            // Those of members that are at risk already have passed.
+            let soon = Instant::now() + LOOK_AGAIN;
+            (hold.state(), hold.overdue_at().map(|at| at.max(soon)))
+        };
+        let watching = until_at_risk(hold.lost(), look);
+        // When the client's runtime has ended, nothing renews the hold either.
+        let _ = self.home().on_runtime(watching).await;
+    }
+
+    /// Runs the body with the lock, and releases it.
+    async fn section<T, E, F, Fut>(&self, guard: RedGuard, body: F) -> Result<T, E>
+    where
+        E: From<Error>,
+        F: FnOnce(RedHold) -> Fut,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        // A body whose quorum is lost already does not begin.
+        guard.not_lost()?;
+        let ended = until(guard.lost(), None, || body(guard.hold())).await;
+        let ended =
+            ended.map_err(|reason| Error::lost(self.home().name(), self.home().kind(), reason))?;
+        settled(ended, guard.unlock().await)
+    }
+}
+
+impl fmt::Debug for RedLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedLock")
+            .field("members", &self.members)
+            .field("member_timeout", &self.member_timeout)
+            .finish()
+    }
+}
+
+fn same_server(lock: &Lock) -> Error {
+    let name = lock.name();
+    invalid(format!(
+        "two of its locks (`{name}`) are at the same server; each needs a server of its own"
+    ))
+}
+
+fn invalid(problem: String) -> Error {
+    Error::InvalidConfig {
+        what: "red lock",
+        problem,
+    }
+}
+
+/// How often a hold is looked at whose renewals are overdue at a minority of its servers.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The least pause after a round that has waited for its limit: others have probably waited as long, with a part of the
+/// servers each.
+const SPLIT_PAUSE: Duration = Duration::from_millis(16);

@@ -1,0 +1,514 @@
+//! The holds of one red lock at its servers: asked for, counted, and taken again.
+//!
+//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it; after that it is a task,
+//! so it goes on. An answer that comes while a quorum holds joins it; after that it is released.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant};
+
+use futures_util::future::select_all;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::queue::Permit;
+use super::rule::{self, Verdict, Vote};
+use crate::base::runtime::sleep_until;
+use crate::core::{HeldBy, LossReason};
+use crate::error::Error;
+use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
+use crate::lock::{Lock, LockGuard, Wait};
+use crate::names::try_lock::TryLock;
+use crate::names::wire::is_field_of;
+use crate::state::driven::Job;
+
+pub(super) struct Ballot {
+    pub(super) servers: usize,
+    /// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose
+    /// release is on its way.
+    own_for: Duration,
+    state: Mutex<State>,
+    /// Notified of each answer, and of the end, for the call that waits for a quorum.
+    answered: Notify,
+    /// Notified when it is taken, and when it has ended, for the job.
+    settled: Notify,
+    /// Cancelled when the quorum is lost.
+    pub(super) lost: CancellationToken,
+}
+
+struct State {
+    /// None after the end: what only tells of a hold keeps no client.
+    members: Vec<Lock>,
+    seats: Vec<Seat>,
+    /// Its caller has seen the quorum.
+    taken: bool,
+    ending: Option<Ending>,
+    /// Until when a quorum had it, after the end. Before, an instant that has passed.
+    valid_until: StdInstant,
+    /// When fixed leases, or `max_hold`, end it; nothing is taken again for longer.
+    ends: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    Released,
+    Lost(LossReason),
+}
+
+/// What is known of one server.
+enum Seat {
+    Asked,
+    /// Asked for then.
+    Held(LockGuard, Instant),
+    Busy(Instant),
+    Failed(Error, Instant),
+}
+
+impl State {
+    /// A member that was lost counts up to its end: the quorum was over with the last one that it needed.
+    fn valid_until(&self, quorum: usize) -> StdInstant {
+        let held = self.seats.iter().filter_map(|seat| match seat {
+            Seat::Held(guard, _) => Some(guard.valid_until()),
+            _ => None,
+        });
+        rule::valid_until(held, quorum).unwrap_or(self.valid_until)
+    }
+}
+
+impl Ballot {
+    /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
+    /// polled. A quorum that is lost ends the turn of the caller.
+    fn begin(
+        members: &[Lock],
+        member_timeout: Duration,
+        within: Duration,
+        permit: Permit,
+    ) -> (Arc<Self>, Job) {
+        let now = Instant::now();
+        let ballot = Arc::new(Self {
+            servers: members.len(),
+            // The answer has to be in time.
+            own_for: OWN_FOR.min(member_timeout / 2),
+            state: Mutex::new(State {
+                members: members.to_vec(),
+                seats: members.iter().map(|_| Seat::Asked).collect(),
+                taken: false,
+                ending: None,
+                valid_until: now.into_std(),
+                ends: None,
+            }),
+            answered: Notify::new(),
+            settled: Notify::new(),
+            lost: CancellationToken::new(),
+        });
+        let job = Arc::clone(&ballot).keep(members.to_vec(), now + within, permit);
+        (ballot, job)
+    }
+
+    pub(super) fn members(&self) -> Vec<Lock> {
+        self.state.lock().members.clone()
+    }
+
+    fn quorum(&self) -> usize {
+        rule::quorum(self.servers)
+    }
+
+    /// Keeps what is held. Returns whether that is a quorum still.
+    fn take(&self) -> bool {
+        if !self.is_open() {
+            return false;
+        }
+        let ends = self.look(|guard| (!guard.is_lost()).then(|| guard.ends()));
+        // One without an end ends last.
+        let ends = ends.into_iter().flatten();
+        let ends = ends.map(|ends| (ends.is_none(), ends));
+        let ends = rule::valid_until(ends, self.quorum());
+        {
+            let mut state = self.state.lock();
+            if state.ending.is_some() {
+                return false;
+            }
+            state.taken = true;
+            state.ends = ends.and_then(|(_, ends)| ends);
+        }
+        self.settled.notify_one();
+        true
+    }
+
+    fn answer(&self, (nth, seat): (usize, Seat)) {
+        let _late = {
+            let mut state = self.state.lock();
+            match state.ending {
+                None => Some(std::mem::replace(&mut state.seats[nth], seat)),
+                Some(_) => Some(seat),
+            }
+        };
+        self.answered.notify_one();
+    }
+
+    /// What the servers have answered until `limit`, or as soon as it is decided.
+    async fn decided(&self, limit: Instant) -> Verdict {
+        loop {
+            let now = Instant::now();
+            let is_over = now >= limit;
+            let votes: Vec<Vote> = {
+                let state = self.state.lock();
+                let vote = |seat: &Seat| match seat {
+                    Seat::Asked if is_over => Vote::Silent,
+                    Seat::Asked => Vote::Open,
+                    // It has answered.
+                    Seat::Held(guard, _) if guard.is_lost() => Vote::Busy,
+                    Seat::Held(guard, _) => Vote::Taken(guard.valid_until().into()),
+                    Seat::Busy(_) => Vote::Busy,
+                    Seat::Failed(..) => Vote::Silent,
+                };
+                state.seats.iter().map(vote).collect()
+            };
+            match rule::verdict(&votes, now) {
+                Verdict::Undecided => {}
+                verdict => return verdict,
+            }
+            tokio::select! {
+                () = self.answered.notified() => {}
+                () = tokio::time::sleep_until(limit) => {}
+            }
+        }
+    }
+
+    fn answered_by(&self) -> Answered {
+        let has_answered = |seat: &Seat| matches!(seat, Seat::Held(..) | Seat::Busy(_));
+        self.state.lock().seats.iter().map(has_answered).collect()
+    }
+
+    /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
+    fn error(&self) -> Option<Error> {
+        let mut state = self.state.lock();
+        let (mut passing, mut lasting) = (Vec::new(), Vec::new());
+        for seat in &mut state.seats {
+            if matches!(seat, Seat::Failed(..))
+                && let Seat::Failed(error, _) = std::mem::replace(seat, Seat::Asked)
+            {
+                match error.is_retryable() {
+                    true => passing.push(error),
+                    false => lasting.push(error),
+                }
+            }
+        }
+        let others = self.servers - lasting.len();
+        let failed = if others < self.quorum() {
+            lasting
+        } else {
+            passing
+        };
+        failed.into_iter().next()
+    }
+
+    /// A server has extended its fixed lease.
+    pub(super) fn extended(&self) {
+        let mut state = self.state.lock();
+        let valid_until = Instant::from(state.valid_until(self.quorum()));
+        state.ends = state.ends.map(|ends| ends.max(valid_until));
+    }
+
+    pub(super) fn ending(&self) -> Option<Ending> {
+        self.state.lock().ending
+    }
+
+    /// The states of the holds that there are, each with its end.
+    fn look<T>(&self, look: impl Fn(&LockGuard) -> T) -> Vec<T> {
+        let state = self.state.lock();
+        let held = state.seats.iter().filter_map(|seat| match seat {
+            Seat::Held(guard, _) => Some(guard),
+            _ => None,
+        });
+        held.map(look).collect()
+    }
+
+    /// Until when a quorum has it, or had it.
+    pub(super) fn valid_until(&self) -> StdInstant {
+        self.state.lock().valid_until(self.quorum())
+    }
+
+    /// How many servers have it, and how many of those for sure.
+    fn counts(&self) -> (usize, usize, Option<LossReason>) {
+        let states = self.look(|guard| guard.state());
+        let held = states
+            .iter()
+            .filter(|state| matches!(state, HoldState::Held));
+        let at_risk = states
+            .iter()
+            .filter(|state| matches!(state, HoldState::AtRisk));
+        let reason = states.iter().find_map(|state| match state {
+            HoldState::Lost(reason) => Some(*reason),
+            _ => None,
+        });
+        let sure = held.count();
+        (sure + at_risk.count(), sure, reason)
+    }
+
+    /// How many servers have it now, as far as is known.
+    pub(super) fn held(&self) -> usize {
+        self.counts().0
+    }
+
+    pub(super) fn state(&self) -> HoldState {
+        match self.ending() {
+            Some(Ending::Released) => return HoldState::Released,
+            Some(Ending::Lost(reason)) => return HoldState::Lost(reason),
+            None => {}
+        }
+        let (held, sure, reason) = self.counts();
+        if held < self.quorum() {
+            let reason = reason.unwrap_or(LossReason::NotRenewed);
+            drop(self.end(Ending::Lost(reason)));
+            return self.state();
+        }
+        match sure >= self.quorum() {
+            true => HoldState::Held,
+            false => HoldState::AtRisk,
+        }
+    }
+
+    /// Ends it, unless it has ended: what comes later is released. Returns the guards.
+    pub(super) fn end(&self, ending: Ending) -> Vec<LockGuard> {
+        self.end_if(ending, |_| true)
+    }
+
+    fn end_if(&self, ending: Ending, may_end: impl FnOnce(&State) -> bool) -> Vec<LockGuard> {
+        // Dropped when the mutex is free: it may have the last handle of a client.
+        let _members;
+        let seats = {
+            let mut state = self.state.lock();
+            if state.ending.is_some() || !may_end(&state) {
+                return Vec::new();
+            }
+            let now = Instant::now().into_std();
+            state.valid_until = state.valid_until(self.quorum()).min(now);
+            state.ending = Some(ending);
+            _members = std::mem::take(&mut state.members);
+            std::mem::take(&mut state.seats)
+        };
+        if matches!(ending, Ending::Lost(_)) {
+            self.lost.cancel();
+        }
+        self.answered.notify_one();
+        self.settled.notify_one();
+        let guards = seats.into_iter().filter_map(|seat| match seat {
+            Seat::Held(guard, _) => Some(guard),
+            _ => None,
+        });
+        guards.collect()
+    }
+
+    pub(super) fn handles(&self) -> Vec<HoldHandle> {
+        self.look(|guard| guard.handle())
+    }
+
+    /// Asks the members, and takes those again that were lost, busy or silent, while a quorum holds.
+    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant, permit: Permit) -> Job {
+        // If the job ends with its runtime, or never begins, no task looks for a loss any more.
+        let keeper = Keeper(self, permit);
+        Box::pin(async move {
+            let ballot = &keeper.0;
+            let members = members.into_iter().enumerate();
+            let ask = |member| ask(member, ballot.own_for);
+            let mut asked: FuturesUnordered<_> = members.map(ask).collect();
+            let mut settled = pin!(tokio::time::timeout_at(limit, ballot.settled.notified()));
+            loop {
+                tokio::select! {
+                    biased;
+                    settled = &mut settled => {
+                        if settled.is_err() {
+                            // Its call is not polled.
+                            drop(ballot.end_if(Ending::Released, |state| !state.taken));
+                        }
+                        break;
+                    }
+                    Some(answer) = asked.next() => ballot.answer(answer),
+                }
+            }
+            while ballot.is_open() {
+                let (again, losses, due) = ballot.take_again();
+                asked.extend(due.into_iter().map(ask));
+                let lost = async {
+                    match losses.is_empty() {
+                        true => std::future::pending().await,
+                        false => _ = select_all(losses).await,
+                    }
+                };
+                tokio::select! {
+                    biased;
+                    () = ballot.settled.notified() => {}
+                    () = lost => {}
+                    Some(answer) = asked.next() => ballot.answer(answer),
+                    () = sleep_until(again) => {}
+                }
+            }
+        })
+    }
+
+    fn is_open(&self) -> bool {
+        matches!(self.state(), HoldState::Held | HoldState::AtRisk)
+    }
+
+    /// Those whose time to be asked again has come, when the next one's comes, and the losses to wait for.
+    fn take_again(&self) -> (Option<Instant>, Vec<Lost>, Vec<(usize, Lock)>) {
+        let now = Instant::now();
+        let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
+        {
+            let mut state = self.state.lock();
+            let is_held = |seat: &&Seat| matches!(seat, Seat::Held(guard, _) if !guard.is_lost());
+            if state.seats.iter().filter(is_held).count() < self.quorum() {
+                // The next look ends it. What is left of it says until when it was valid.
+                return (Some(now), vec![], vec![]);
+            }
+            let left = state.ends.map(|ends| ends.saturating_duration_since(now));
+            let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
+            let State { seats, members, .. } = &mut *state;
+            for (nth, (seat, member)) in seats.iter_mut().zip(members).enumerate() {
+                let due = match seat {
+                    Seat::Asked => continue,
+                    Seat::Held(guard, _) if !guard.is_lost() => {
+                        losses.push(guard.lost());
+                        continue;
+                    }
+                    Seat::Held(_, at) | Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
+                };
+                if !may_ask {
+                    continue;
+                }
+                if due > now {
+                    again = Some(again.map_or(due, |again| again.min(due)));
+                    continue;
+                }
+                gone.push(std::mem::replace(seat, Seat::Asked));
+                let bounded = left.map_or_else(|| member.clone(), |left| member.at_most(left));
+                ask.push((nth, bounded));
+            }
+        }
+        // When the mutex is free: it may be a guard.
+        drop(gone);
+        (again, losses, ask)
+    }
+}
+
+/// Asks one server, for an owner of its own: what an earlier round has left there is never joined, but waited for.
+async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
+    let lock = member.of_fresh_owner();
+    let (asked_at, mut pauses) = (Instant::now(), member.pauses());
+    let limit = asked_at + own_for;
+    let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
+    let failed = |error: Error| Seat::Failed(error.about(member.given_name()), Instant::now());
+    let seat = loop {
+        let found = lock.acquire_or_find(Wait::Never(None), false).await;
+        let now = Instant::now();
+        match found {
+            Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),
+            Ok(TryLock::Busy {
+                holder: Some(holder),
+            }) if now < limit && is_ours(&holder) => {
+                tokio::time::sleep_until(limit.min(now + pauses.next())).await;
+            }
+            Ok(TryLock::Busy { holder: Some(_) }) => break Seat::Busy(now),
+            // Others of this client queue for it. The server was not asked, and may be away.
+            Ok(TryLock::Busy { holder: None }) => match member.inspect().await {
+                Ok(_) => break Seat::Busy(Instant::now()),
+                Err(error) => break failed(error),
+            },
+            Err(error) => break failed(error),
+        }
+    };
+    (nth, seat)
+}
+
+/// The job that keeps a hold. Dropped, it reports that the hold is kept no longer.
+struct Keeper(Arc<Ballot>, Permit);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let Self(ballot, permit) = self;
+        drop(ballot.end(Ending::Lost(LossReason::Closed)));
+        let (taken, ending) = {
+            let state = ballot.state.lock();
+            (state.taken, state.ending)
+        };
+        // The guard may stay for long; there is nothing left to keep others away from.
+        if taken && matches!(ending, Some(Ending::Lost(_))) {
+            drop(permit.lock().take());
+        }
+    }
+}
+
+/// A round that is not decided. Dropped, it gives back what it has.
+pub(super) struct Round {
+    ballot: Arc<Ballot>,
+    kept: bool,
+}
+
+pub(super) enum Found {
+    Taken,
+    Busy,
+    TooFew(Option<Error>),
+}
+
+/// For each server, whether it has answered.
+pub(super) type Answered = Vec<bool>;
+
+impl Round {
+    /// With the job to drive until it is decided.
+    pub(super) fn begin(
+        members: &[Lock],
+        member_timeout: Duration,
+        within: Duration,
+        permit: Permit,
+    ) -> (Self, Job) {
+        let (ballot, job) = Ballot::begin(members, member_timeout, within, permit);
+        let kept = false;
+        (Self { ballot, kept }, job)
+    }
+
+    /// Whether a quorum holds it still; then it is not given back for want of a poll.
+    pub(super) fn take(&self) -> bool {
+        self.ballot.take()
+    }
+
+    /// What the answers amount to, and who gave them. Without a quorum all is given back.
+    pub(super) async fn found(&self, limit: Instant) -> (Found, Answered) {
+        let verdict = self.ballot.decided(limit).await;
+        let answered = self.ballot.answered_by();
+        let found = match verdict {
+            Verdict::Taken => return (Found::Taken, answered),
+            Verdict::Busy | Verdict::Undecided => Found::Busy,
+            Verdict::Silent => Found::TooFew(self.ballot.error()),
+        };
+        // The guards are dropped here: their clients release them in the background.
+        drop(self.ballot.end(Ending::Released));
+        (found, answered)
+    }
+
+    /// What is held is kept.
+    pub(super) fn kept(mut self) -> Arc<Ballot> {
+        self.kept = true;
+        Arc::clone(&self.ballot)
+    }
+}
+
+impl Drop for Round {
+    fn drop(&mut self) {
+        if !self.kept {
+            drop(self.ballot.end(Ending::Released));
+        }
+    }
+}
+
+/// See `own_for`; at most.
+const OWN_FOR: Duration = Duration::from_millis(50);
+
+/// How long a server is left alone that was busy, did not answer, or has lost the lock since it was asked.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// With less of a fixed lease left no server is asked again.
+const LEASE_LEFT_MIN: Duration = Duration::from_millis(10);

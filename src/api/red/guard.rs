@@ -1,0 +1,401 @@
+//! A red lock as its holder sees it: how it stands, extending and releasing it.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+use super::ballot::{Ballot, Ending};
+use super::queue::{Turn, too_few};
+use super::rule::quorum;
+use crate::core::LossReason;
+use crate::error::{Error, Operation};
+use crate::lock::hold_handle::HoldState;
+use crate::lock::{Lock, extend_hold};
+
+/// A [`RedLock`](crate::RedLock) that is held. Release it with [`unlock`](Self::unlock), or drop it to release it in the
+/// background.
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn step() {}
+/// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+/// let guard = lock.lock().await?;
+/// tokio::select! {
+///     () = step() => guard.unlock().await?,
+///     reason = guard.lost() => eprintln!("stopped: {reason}"),
+/// }
+/// # Ok(()) }
+/// ```
+#[must_use = "dropping a guard releases the lock immediately"]
+pub struct RedGuard {
+    hold: RedHold,
+    home: Lock,
+    member_timeout: Duration,
+    /// The next caller of this process has its turn after this one.
+    _turn: Turn,
+}
+
+impl RedGuard {
+    pub(super) fn new(
+        ballot: Arc<Ballot>,
+        home: Lock,
+        turn: Turn,
+        member_timeout: Duration,
+    ) -> Self {
+        Self {
+            hold: RedHold { ballot },
+            home,
+            member_timeout,
+            _turn: turn,
+        }
+    }
+
+    pub(super) fn hold(&self) -> RedHold {
+        self.hold.clone()
+    }
+
+    /// Releases the lock at every server, and returns when a quorum has answered, or after the
+    /// [`member_timeout`](crate::RedLock::member_timeout). The other releases go on in the background.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the quorum was lost before; otherwise, if a quorum did not confirm in time, the error of a server,
+    /// or [`Error::NoAnswer`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases the lock in the background, exactly once.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// lock.lock().await?.unlock().await
+    /// # }
+    /// ```
+    pub async fn unlock(self) -> Result<(), Error> {
+        let (ballot, home) = (&self.hold.ballot, &self.home);
+        // A quorum that is gone by now is noted first.
+        let _ = ballot.state();
+        let guards = ballot.end(Ending::Released);
+        if let Some(Ending::Lost(reason)) = ballot.ending() {
+            return Err(Error::lost(home.name(), home.kind(), reason));
+        }
+        let unlocks = guards.into_iter().map(|guard| async {
+            let name = Arc::clone(guard.entry.name.given());
+            guard.unlock().await.map_err(|error| error.about(&name))
+        });
+        self.confirmed(unlocks, Operation::Unlocking).await
+    }
+
+    /// Extends a fixed lease to at least `lease` from now at a quorum of the servers, and at the others if they answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the quorum was lost; if fewer than a quorum confirm within the
+    /// [`member_timeout`](crate::RedLock::member_timeout), the error of a server as
+    /// [`LockGuard::extend`](crate::LockGuard::extend) has it, or [`Error::NoAnswer`]:
+    /// [`valid_until`](RedHold::valid_until) still says what a quorum has confirmed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop it: each server that was asked extends its lease, or does not.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
+    /// let guard = lock.lease(Duration::from_secs(10)).lock().await?;
+    /// guard.extend(Duration::from_secs(60)).await?;
+    /// # guard.unlock().await }
+    /// ```
+    pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
+        self.not_lost()?;
+        let ballot = &self.hold.ballot;
+        let extending = ballot.handles().into_iter().map(|handle| {
+            let (ballot, (report, reported)) = (Arc::clone(ballot), oneshot::channel());
+            let runtime = handle.entry.shared().runtime.clone();
+            // A task of its client: what comes after the answers of a quorum counts too.
+            runtime.spawn(async move {
+                let extended = extend_hold(&handle, lease).await;
+                if extended.is_ok() {
+                    ballot.extended();
+                }
+                let named = extended.map_err(|error| error.about(handle.entry.name.given()));
+                let _ = report.send(named);
+            });
+            async { reported.await.unwrap_or(Err(Error::NoRuntime)) }
+        });
+        self.confirmed(extending, Operation::Extending).await
+    }
+
+    /// An error if the quorum is lost.
+    pub(crate) fn not_lost(&self) -> Result<(), Error> {
+        match self.hold.state() {
+            HoldState::Lost(reason) => Err(Error::lost(self.home.name(), self.home.kind(), reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until a quorum has confirmed what it was asked for.
+    async fn confirmed(
+        &self,
+        calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
+        doing: Operation,
+    ) -> Result<(), Error> {
+        let confirmed = first(calls, quorum(self.hold.ballot.servers));
+        let confirmed = async {
+            match tokio::time::timeout(self.member_timeout, confirmed).await {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(Some(error))) => Err(error),
+                Ok(Err(None)) | Err(_) => Err(too_few(doing, self.home.given_name())),
+            }
+        };
+        self.home.on_runtime(confirmed).await
+    }
+}
+
+impl Drop for RedGuard {
+    fn drop(&mut self) {
+        // After an unlock there is nothing left of it. The guards are dropped here: their clients release them.
+        drop(self.hold.ballot.end(Ending::Released));
+    }
+}
+
+impl Deref for RedGuard {
+    type Target = RedHold;
+
+    fn deref(&self) -> &RedHold {
+        &self.hold
+    }
+}
+
+impl fmt::Debug for RedGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedGuard")
+            .field("hold", &self.hold)
+            .finish()
+    }
+}
+
+/// Waits until `needed` of them have succeeded. Otherwise all have ended, and this was the first error: a loss if the others
+/// are too few.
+///
+/// Cancel safety: those that are left are dropped with the future.
+async fn first(
+    calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
+    needed: usize,
+) -> Result<(), Option<Error>> {
+    let mut left = calls.len();
+    let mut calls: FuturesUnordered<_> = calls.collect();
+    let (mut done, mut failed, mut lost) = (0, None, None);
+    while let Some(outcome) = calls.next().await {
+        match outcome {
+            Ok(()) => done += 1,
+            Err(error @ Error::Lost { .. }) => {
+                left -= 1;
+                lost = lost.or(Some(error));
+            }
+            Err(error) => failed = failed.or(Some(error)),
+        }
+        if done == needed {
+            return Ok(());
+        }
+    }
+    Err(if left < needed {
+        lost.or(failed)
+    } else {
+        failed
+    })
+}
+
+/// A hold of a [`RedLock`](crate::RedLock), from local information: what the body of [`RedLock::run`](crate::RedLock::run)
+/// sees, and what a [`RedGuard`] dereferences to. It cannot release the lock.
+///
+/// # Examples
+///
+/// ```no_run
+/// # fn run(guard: redisson_lock::RedGuard) {
+/// println!("{:?} until {:?} at {} servers", guard.state(), guard.valid_until(), guard.servers());
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct RedHold {
+    ballot: Arc<Ballot>,
+}
+
+impl RedHold {
+    /// Current state: *held* while a quorum of the servers has it for sure, *lost* when fewer than a quorum have it. A
+    /// loss is final, whatever is answered after it.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::RedGuard) {
+    /// assert_eq!(guard.state(), redisson_lock::HoldState::Held);
+    /// # }
+    /// ```
+    pub fn state(&self) -> HoldState {
+        self.ballot.state()
+    }
+
+    /// Whether the quorum was lost.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::RedGuard) { assert!(!guard.is_lost()) }
+    /// ```
+    pub fn is_lost(&self) -> bool {
+        matches!(self.state(), HoldState::Lost(_))
+    }
+
+    /// The instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the third longest of
+    /// what the servers have promised. After the end it stays the same, and has passed.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::RedGuard) {
+    /// let left = guard.valid_until().saturating_duration_since(std::time::Instant::now());
+    /// # }
+    /// ```
+    pub fn valid_until(&self) -> Instant {
+        self.ballot.valid_until()
+    }
+
+    /// How many servers have it, as far as this process knows.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn run(guard: redisson_lock::RedGuard) { println!("{} servers", guard.servers()) }
+    /// ```
+    pub fn servers(&self) -> usize {
+        self.ballot.held()
+    }
+
+    /// Resolves when the quorum is lost, with the reason of a member; never after a normal unlock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn run(guard: redisson_lock::RedGuard) {
+    /// let lost = guard.lost();
+    /// tokio::spawn(async move { eprintln!("lost: {}", lost.await) });
+    /// # }
+    /// ```
+    pub fn lost(&self) -> RedLost {
+        RedLost {
+            lost: Box::pin(self.ballot.lost.clone().cancelled_owned()),
+            hold: self.clone(),
+        }
+    }
+
+    /// When the renewal of the first member is overdue: not before that can the quorum be at risk.
+    pub(super) fn overdue_at(&self) -> Option<tokio::time::Instant> {
+        let handles = self.ballot.handles();
+        handles.iter().filter_map(|hold| hold.overdue_at()).min()
+    }
+}
+
+impl fmt::Debug for RedHold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedHold")
+            .field("members", &self.ballot.members())
+            .field("servers", &self.servers())
+            .finish()
+    }
+}
+
+/// The future of [`RedHold::lost`].
+///
+/// # Examples
+///
+/// ```no_run
+/// # async fn run(guard: redisson_lock::RedGuard) {
+/// let lost: redisson_lock::RedLost = guard.lost();
+/// # }
+/// ```
+#[must_use = "futures do nothing unless polled"]
+pub struct RedLost {
+    hold: RedHold,
+    lost: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl Future for RedLost {
+    type Output = LossReason;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
+        match self.lost.as_mut().poll(context) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => match self.hold.ballot.ending() {
+                Some(Ending::Lost(reason)) => Poll::Ready(reason),
+                Some(Ending::Released) | None => Poll::Pending,
+            },
+        }
+    }
+}
+
+impl fmt::Debug for RedLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedLost").field("hold", &self.hold).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+
+    use test_support::tokio;
+
+    use super::*;
+    use crate::kind::LockKind;
+
+    /// What the others of a quorum answered counts in every order: two of three that had lost the lock are a loss, whatever
+    /// the third says.
+    #[tokio::test]
+    async fn a_loss_is_reported_if_the_servers_without_one_are_no_quorum() {
+        const LOST: fn() -> Error = || Error::lost("red", LockKind::Plain, LossReason::Gone);
+        const FAILED: fn() -> Error = || Error::Closed;
+        let orders = [
+            [0, 1, 2],
+            [0, 2, 1],
+            [1, 0, 2],
+            [1, 2, 0],
+            [2, 0, 1],
+            [2, 1, 0],
+        ];
+        for order in orders {
+            let outcome = async |outcomes: [Option<fn() -> Error>; 3]| {
+                let calls =
+                    order.map(|nth| ready(outcomes[nth].map_or(Ok(()), |error| Err(error()))));
+                first(calls.into_iter(), 2).await
+            };
+            let is_lost = |outcome| matches!(outcome, Err(Some(Error::Lost { .. })));
+            assert!(is_lost(
+                outcome([Some(FAILED), Some(LOST), Some(LOST)]).await
+            ));
+            assert!(is_lost(outcome([None, Some(LOST), Some(LOST)]).await));
+            let failed = outcome([Some(FAILED), Some(FAILED), Some(LOST)]).await;
+            assert!(matches!(failed, Err(Some(Error::Closed))), "{failed:?}");
+            let failed = outcome([None, Some(FAILED), Some(LOST)]).await;
+            assert!(matches!(failed, Err(Some(Error::Closed))), "{failed:?}");
+            assert!(outcome([None, None, Some(LOST)]).await.is_ok());
+        }
+    }
+}

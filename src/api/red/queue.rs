@@ -1,0 +1,308 @@
+//! The queue of this process for one set of locks, whose callers would split the votes of the servers; and whether these
+//! are servers of their own.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::base::runtime::sleep_until;
+use crate::core::Time;
+use crate::error::{Cause, Error, Operation};
+use crate::lock::{Lock, Wait};
+use crate::names::owner::Owner;
+use crate::redis::Location;
+use crate::state::entry::LatestAnswer;
+
+/// Callers that want the same locks of the same clients, first come, first served.
+pub(super) struct Queue {
+    set: Set,
+    turns: Arc<Semaphore>,
+    /// Those that hold or wait.
+    owners: Mutex<Vec<Owner>>,
+    /// Of the rounds of all of them.
+    pub(super) latest: LatestAnswer,
+}
+
+/// The clients and keys, in any order.
+type Set = Vec<(String, String)>;
+
+static QUEUES: Mutex<BTreeMap<Set, Weak<Queue>>> = Mutex::new(BTreeMap::new());
+
+impl Queue {
+    /// The servers have said whether the lock is held. Its callers have no clock in common, and ask only whether they have.
+    pub(super) fn note_answer(&self) {
+        self.latest.answered(Time::START);
+    }
+
+    /// The queue of these locks, made if there is none.
+    pub(super) fn of(members: &[Lock]) -> Arc<Self> {
+        let name = |lock: &Lock| {
+            let key = lock.key().unwrap_or_else(|| lock.name());
+            (lock.client_id().to_owned(), key.to_owned())
+        };
+        let mut set: Set = members.iter().map(name).collect();
+        set.sort_unstable();
+        let mut queues = QUEUES.lock();
+        if let Some(queue) = queues.get(&set).and_then(Weak::upgrade) {
+            return queue;
+        }
+        let queue = Arc::new(Self {
+            set: set.clone(),
+            turns: Arc::new(Semaphore::new(1)),
+            owners: Mutex::default(),
+            latest: LatestAnswer::default(),
+        });
+        queues.insert(set, Arc::downgrade(&queue));
+        queue
+    }
+
+    /// Waits for the turn of this owner. `None`: it does not come in time, and others have the lock; if the one before it
+    /// has not been answered, that is an error.
+    ///
+    /// Cancel safety: dropping the future leaves the queue.
+    pub(super) async fn turn(
+        self: &Arc<Self>,
+        owner: &Owner,
+        wait: Wait,
+        lock: &Lock,
+    ) -> Result<Option<Turn>, Error> {
+        let turn = {
+            let mut owners = self.owners.lock();
+            if owners.contains(owner) {
+                let lock = lock.name().to_owned();
+                return Err(Error::AlreadyHeld { lock });
+            }
+            owners.push(owner.clone());
+            Turn {
+                queue: Arc::clone(self),
+                owner: owner.clone(),
+                permit: Permit::default(),
+            }
+        };
+        let turns = Arc::clone(&self.turns);
+        let permit = if matches!(wait, Wait::Never(_)) {
+            turns.try_acquire_owned().ok()
+        } else {
+            tokio::select! {
+                biased;
+                permit = turns.acquire_owned() => permit.ok(),
+                () = sleep_until(wait.deadline()) => None,
+            }
+        };
+        if permit.is_none() {
+            // One that does not wait does not wait for the first round of another either.
+            let is_known = matches!(wait, Wait::Never(_)) || self.latest.answered_at().is_some();
+            return match is_known && !self.latest.has_failed() {
+                true => Ok(None),
+                false => Err(too_few(Operation::Acquiring, lock.given_name())),
+            };
+        }
+        *turn.permit.lock() = permit;
+        Ok(Some(turn))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        let mut queues = QUEUES.lock();
+        // Another one may have been made since its last handle was dropped.
+        let is_over = |queue: &Weak<Self>| queue.strong_count() == 0;
+        if queues.get(&self.set).is_some_and(is_over) {
+            queues.remove(&self.set);
+        }
+    }
+}
+
+/// The turn of one owner, until it is dropped.
+pub(super) struct Turn {
+    queue: Arc<Queue>,
+    owner: Owner,
+    permit: Permit,
+}
+
+/// The next caller has its turn when this is taken out.
+pub(super) type Permit = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+
+impl Turn {
+    /// A lost quorum takes it out, and the owner stays: it has its guard.
+    pub(super) fn permit(&self) -> Permit {
+        Arc::clone(&self.permit)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.queue
+            .owners
+            .lock()
+            .retain(|owner| *owner != self.owner);
+        drop(self.permit.lock().take());
+    }
+}
+
+/// Whether two members are at one server, as far as the servers have said.
+#[derive(Default)]
+pub(super) struct Checked {
+    /// Empty before the first call.
+    members: Mutex<Vec<Known>>,
+    /// Notified of each answer.
+    answered: Notify,
+}
+
+/// What is known of where a member is.
+#[derive(Clone, Default)]
+struct Known {
+    /// `Some(None)`: the user may not ask.
+    location: Option<Option<Location>>,
+    asked_at: Option<Instant>,
+    is_asked: bool,
+    /// A round has waited for its answer until the limit: no other round waits.
+    is_late: bool,
+}
+
+impl Known {
+    /// Whether it has to be asked now.
+    fn begin(&mut self, now: Instant) -> bool {
+        let is_due = self.asked_at.is_none_or(|at| at + AGAIN_AFTER <= now);
+        let begins = self.location.is_none() && !self.is_asked && is_due;
+        if begins {
+            (self.is_asked, self.asked_at) = (true, Some(now));
+        }
+        begins
+    }
+}
+
+impl Checked {
+    /// Asks the servers who they are that have not said so, each in a task of its own, which outlives the call.
+    pub(super) fn begin(self: &Arc<Self>, members: &[Lock]) {
+        let now = Instant::now();
+        let due: Vec<usize> = {
+            let mut known = self.members.lock();
+            known.resize(members.len(), Known::default());
+            (0..members.len())
+                .filter(|&nth| known[nth].begin(now))
+                .collect()
+        };
+        // When the mutex is free: a runtime that has ended drops the task here.
+        for nth in due {
+            let (question, lock) = (Question(Arc::clone(self), nth), members[nth].clone());
+            members[nth].spawn(async move {
+                if let Ok(location) = lock.location().await {
+                    question.answer(Some(location));
+                }
+            });
+        }
+    }
+
+    /// Waits until the limit for the answers of those that have `answered` the round: only their votes count, and a
+    /// server that is away holds up no call. The error is the number of a member that is at the server of another.
+    pub(super) async fn check(&self, answered: &[bool], limit: Instant) -> Result<(), usize> {
+        loop {
+            let is_answered = self.answered.notified();
+            let is_over = Instant::now() >= limit;
+            {
+                let mut known = self.members.lock();
+                if let Some(nth) = same(&known) {
+                    // The next call asks all of them again.
+                    known.clear();
+                    return Err(nth);
+                }
+                let is_missing = |(known, answered): (&Known, &bool)| {
+                    *answered && known.is_asked && !known.is_late
+                };
+                if !known.iter().zip(answered).any(is_missing) {
+                    return Ok(());
+                }
+                if is_over {
+                    known
+                        .iter_mut()
+                        .for_each(|known| known.is_late |= known.is_asked);
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                () = is_answered => {}
+                () = tokio::time::sleep_until(limit) => {}
+            }
+        }
+    }
+}
+
+/// The number of a member that is at the server of an earlier one.
+fn same(known: &[Known]) -> Option<usize> {
+    let place = |nth: usize| known[nth].location.as_ref()?.as_ref();
+    let is_same = |nth| {
+        let mut others = (0..nth).filter_map(place);
+        place(nth).is_some_and(|here| others.any(|there| here.is_at_server_of(there)))
+    };
+    (0..known.len()).find(|&nth| is_same(nth))
+}
+
+/// A server is asked who it is. Dropped without an answer, it may be asked again by another call.
+struct Question(Arc<Checked>, usize);
+
+impl Question {
+    fn answer(&self, location: Option<Option<Location>>) {
+        let Self(checked, nth) = self;
+        if let Some(known) = checked.members.lock().get_mut(*nth)
+            && known.is_asked
+        {
+            known.is_asked = false;
+            known.location = location;
+        }
+        checked.answered.notify_waiters();
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        self.answer(None);
+    }
+}
+
+/// How long a server that has not said who it is is left alone.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// The error of a call that most of the servers have not answered.
+pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {
+    let text = "fewer than a quorum of the servers have answered in time";
+    Error::no_answer(doing, Cause::new(None, text)).about(lock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::client::LockClient;
+    use test_support::{Server, test, tokio};
+
+    #[tokio::test]
+    async fn nothing_is_left_of_a_queue_whose_last_lock_was_dropped() {
+        let server = Server::start();
+        let url = format!("redis://127.0.0.1:{}", server.port);
+        let client = LockClient::connect(&url).await.expect("it answers");
+        let members = ["a", "b", "c"].map(|name| client.lock(name));
+        let queue = Queue::of(&members);
+        let other = Queue::of(&members);
+        assert!(Arc::ptr_eq(&queue, &other));
+        let set = queue.set.clone();
+        drop(queue);
+        assert!(QUEUES.lock().contains_key(&set));
+        drop(other);
+        assert!(!QUEUES.lock().contains_key(&set));
+        client.close(Duration::ZERO).await;
+    }
+
+    #[test]
+    fn a_server_that_has_not_said_who_it_is_is_asked_again_after_a_while() {
+        let (mut known, now) = (Known::default(), Instant::now());
+        assert!(known.begin(now));
+        assert!(!known.begin(now + AGAIN_AFTER), "it may still answer");
+        known.is_asked = false;
+        assert!(!known.begin(now + AGAIN_AFTER / 2));
+        assert!(known.begin(now + AGAIN_AFTER));
+    }
+}

@@ -1,0 +1,5 @@
+//! What things are called in Redis: keys, channels, hash fields, and the owners behind them.
+
+pub(crate) mod owner;
+pub(crate) mod try_lock;
+pub(crate) mod wire;

@@ -1,0 +1,240 @@
+//! Whether a reply is one that its command can have.
+//!
+//! Replies carry no names. A proxy that repeats or drops one gives every later reply to the wrong command, and
+//! a lock that others hold looks free. A reply that its command cannot have reveals this: a *misfit*. After it
+//! no answer on the connection counts. So each is judged when it arrives, that of a caller that has gone too.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::RefusalKind;
+use crate::redis::call::wanted_in;
+use crate::redis::transport::{ConnectionError, Reply};
+
+type Answer = Result<Reply, ConnectionError>;
+
+/// What is expected of the reply to a command.
+pub(in crate::redis) struct Expected {
+    /// The command, or the script.
+    pub(in crate::redis) command: &'static str,
+    /// Whether it calls a script that the server may not know.
+    pub(in crate::redis) by_hash: bool,
+    /// What a PING brings back, and nothing else does.
+    pub(in crate::redis) nonce: Option<Arc<str>>,
+    pub(in crate::redis) fits: Fits,
+    pub(in crate::redis) judge: Arc<Judge>,
+}
+
+/// Which replies a command can have.
+#[derive(Clone, Copy)]
+pub(in crate::redis) enum Fits {
+    /// Those of which this says so.
+    Command(fn(&Reply) -> bool),
+    /// The same of a script that was called with this many keys. It may ask for more of them.
+    Script {
+        fits: fn(&Reply, usize) -> bool,
+        keys: usize,
+        may_want: bool,
+    },
+}
+
+impl Fits {
+    fn allow(self, reply: &Reply) -> bool {
+        match self {
+            Self::Command(fits) => fits(reply),
+            Self::Script {
+                fits,
+                keys,
+                may_want,
+            } => may_want && wanted_in(reply).is_some() || fits(reply, keys),
+        }
+    }
+}
+
+impl Expected {
+    /// Returns the reply of a server if it counts. `Err`: none on its connection does any more.
+    pub(in crate::redis) fn judged(&self, answer: Answer) -> Result<Answer, ConnectionError> {
+        let judge = &self.judge;
+        judge.note_reply();
+        match self.misfit(&answer) {
+            Some(misfit) if self.is_shifted(&answer) || !judge.misfits.is_of_server(misfit) => {
+                // The first one ends the connection.
+                _ = judge.misfit.set(misfit);
+                return Err(ConnectionError::out_of_step());
+            }
+            Some(_) => {}
+            None if answer.is_ok() => judge.misfits.fits(self.command),
+            None => {}
+        }
+        Ok(answer)
+    }
+
+    /// What makes an answer one that the command cannot have.
+    fn misfit(&self, answer: &Answer) -> Option<Misfit> {
+        let shape = match answer {
+            Ok(reply) if self.is_shifted(answer) || !self.fits.allow(reply) => reply.shape(),
+            Err(ConnectionError::Refused(refusal))
+                if refusal.kind == RefusalKind::NoScript && !self.by_hash =>
+            {
+                "an error for an unknown script"
+            }
+            Ok(_) | Err(_) => return None,
+        };
+        let command = self.command;
+        Some(Misfit { command, shape })
+    }
+
+    /// Whether this is surely the answer to another command: a PING has brought it back, or this is one.
+    fn is_shifted(&self, answer: &Answer) -> bool {
+        match (&self.nonce, answer) {
+            (Some(nonce), Ok(Reply::Text(text))) => **nonce != **text,
+            (Some(_), Ok(_)) => true,
+            (None, Ok(Reply::Text(text))) => text.starts_with(&*self.judge.token),
+            (_, _) => false,
+        }
+    }
+}
+
+/// What the replies on a connection say of it.
+pub(in crate::redis) struct Judge {
+    misfits: Arc<Misfits>,
+    /// The answer after which no other one counts.
+    misfit: OnceLock<Misfit>,
+    /// What each nonce of this connection begins with.
+    token: String,
+    nonces: AtomicU64,
+    /// Since when there was always a command without a reply, in microseconds since the connection was opened. `NEVER`:
+    /// there is none. If a reply is lost, there is one from then on.
+    busy_since: AtomicU64,
+    /// When the connection counts as silent, in microseconds since it was opened: the oldest command that was sent
+    /// since the last reply has waited long enough. `NEVER` if there is none.
+    silent_at: AtomicU64,
+    /// When the oldest command was sent that has waited since the last reply, in the same way.
+    waits_since: AtomicU64,
+}
+
+impl Judge {
+    pub(in crate::redis) fn new(misfits: Arc<Misfits>) -> Self {
+        Self {
+            misfits,
+            misfit: OnceLock::new(),
+            token: Uuid::new_v4().simple().to_string(),
+            nonces: AtomicU64::new(0),
+            busy_since: AtomicU64::new(NEVER),
+            silent_at: AtomicU64::new(NEVER),
+            waits_since: AtomicU64::new(NEVER),
+        }
+    }
+
+    /// The answer after which no other one counts.
+    pub(in crate::redis) fn misfit(&self) -> Option<Misfit> {
+        self.misfit.get().copied()
+    }
+
+    /// A text that no other answer on this connection has.
+    pub(in crate::redis) fn nonce(&self) -> Arc<str> {
+        let nth = self.nonces.fetch_add(1, Ordering::Relaxed);
+        format!("{}:{nth}", self.token).into()
+    }
+
+    /// Since when a command waits and none has had its reply. `None`: no command waits, as far as is known.
+    pub(in crate::redis) fn waits_since(&self) -> Option<u64> {
+        let since = self.waits_since.load(Ordering::Relaxed);
+        (since != NEVER).then_some(since)
+    }
+
+    /// A command is sent now. Returns whether there was one without a reply for this long; then that counts from now.
+    pub(in crate::redis) fn is_long_busy(&self, now: u64, long: u64) -> bool {
+        let relaxed = Ordering::Relaxed;
+        _ = self
+            .waits_since
+            .compare_exchange(NEVER, now, relaxed, relaxed);
+        let begun = self
+            .busy_since
+            .compare_exchange(NEVER, now, relaxed, relaxed);
+        let is_long = begun.is_err_and(|since| since.saturating_add(long) <= now);
+        if is_long {
+            self.busy_since.store(now, relaxed);
+        }
+        is_long
+    }
+
+    /// No command is without a reply.
+    pub(in crate::redis) fn note_idle(&self) {
+        self.busy_since.store(NEVER, Ordering::Relaxed);
+    }
+
+    pub(in crate::redis) fn silent_at(&self) -> u64 {
+        self.silent_at.load(Ordering::Relaxed)
+    }
+
+    /// The connection counts as silent from then on, unless it does earlier. Returns when.
+    pub(in crate::redis) fn note_sent(&self, silent_at: u64) -> u64 {
+        self.replace(NEVER, silent_at).err().unwrap_or(silent_at)
+    }
+
+    /// Later than it was noted, if no reply has come since.
+    pub(in crate::redis) fn postpone(&self, noted: u64, silent_at: u64) {
+        _ = self.replace(noted, silent_at);
+    }
+
+    fn replace(&self, noted: u64, silent_at: u64) -> Result<u64, u64> {
+        let relaxed = Ordering::Relaxed;
+        self.silent_at
+            .compare_exchange(noted, silent_at, relaxed, relaxed)
+    }
+
+    /// Commands that are still without a reply count from the next send.
+    fn note_reply(&self) {
+        self.silent_at.store(NEVER, Ordering::Relaxed);
+        self.waits_since.store(NEVER, Ordering::Relaxed);
+    }
+}
+
+/// An answer that its command cannot have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::redis) struct Misfit {
+    pub(in crate::redis) command: &'static str,
+    pub(in crate::redis) shape: &'static str,
+}
+
+/// The misfits for which connections of a lane were replaced. If the next connection has the same one, that is
+/// what the server answers.
+#[derive(Default)]
+pub(in crate::redis) struct Misfits(Mutex<SmallVec<[(Misfit, Instant); 1]>>);
+
+impl Misfits {
+    /// Whether this misfit is the server's own answer: an earlier connection had it too, not long ago, and the
+    /// command has had no answer that fits since then.
+    fn is_of_server(&self, misfit: Misfit) -> bool {
+        let (mut known, now) = (self.0.lock(), Instant::now());
+        known.retain(|(_, seen_at)| now.duration_since(*seen_at) < KEPT);
+        let seen = known.iter_mut().find(|(known, _)| *known == misfit);
+        let is_known = seen.is_some();
+        match seen {
+            Some((_, seen_at)) => *seen_at = now,
+            None => known.push((misfit, now)),
+        }
+        is_known
+    }
+
+    fn fits(&self, command: &'static str) {
+        self.0.lock().retain(|(known, _)| known.command != command);
+    }
+}
+
+/// How long a misfit is known after it was last seen. Longer than until the next connection, which may be a
+/// command timeout later, of up to ten seconds.
+const KEPT: Duration = Duration::from_secs(20);
+
+/// No time since a connection was opened.
+pub(in crate::redis) const NEVER: u64 = u64::MAX;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,395 @@
+//! One connection that carries scripts: sends each command once, and distinguishes a slow reply
+//! from a dead connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::fence::Identity;
+use crate::base::runtime::{Lately, event, isolated};
+use crate::error::{Cause, RefusalKind};
+use crate::names::wire::Announce;
+use crate::redis::call::{Call, OUTDATED};
+use crate::redis::connection::answers::{Expected, Fits, Judge, Misfit, Misfits, NEVER};
+use crate::redis::connection::{Connection, Replying};
+use crate::redis::transport::{Arg, Args, ConnectionError, Reply};
+
+/// A connection that may carry scripts.
+pub(crate) struct Link {
+    connection: Connection,
+    /// Where it leads to, for errors.
+    server: Arc<str>,
+    judge: Arc<Judge>,
+    pub(in crate::redis) identity: Option<Identity>,
+    /// The time of a command is over, or its caller has gone, and it has no reply.
+    pub(in crate::redis) doubt: Notify,
+    /// A command found that the connection is gone.
+    pub(in crate::redis) broken: Notify,
+    /// The server reported that it accepts no writes: the connection leads to the wrong server.
+    pub(in crate::redis) not_writable: Notify,
+    pub(in crate::redis) opened_at: Instant,
+    /// The connection has ended for its callers.
+    pub(in crate::redis) ended: CancellationToken,
+    lately: Lately,
+}
+
+/// Why a send has no reply.
+#[derive(Debug)]
+pub(crate) enum SendError {
+    /// It was never handed over, so it is not executed.
+    NotSent(Box<Cause>),
+    /// Handed over, and nothing of it was written before the connection ended or the time was over: it is not executed.
+    Unwritten(Box<Cause>),
+    /// Not handed over: the server refuses the connection with this error.
+    NotAccepted(Box<Cause>),
+    /// It may have been executed, and until the fence it may still be.
+    Unknown(Box<Cause>),
+    /// The server answered with this error.
+    Refused(Box<Cause>),
+    Closed,
+    NoRuntime,
+}
+
+/// How long a send may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limit {
+    /// No caller waits for the reply beyond this.
+    pub(crate) until: Instant,
+    /// A connection that is silent for this long is doubted.
+    pub(crate) silence: Duration,
+}
+
+/// How a script is named in a command.
+#[derive(Clone, Copy)]
+enum Words {
+    Name,
+    Text,
+    TextAsking,
+}
+
+impl Link {
+    pub(in crate::redis) fn new(
+        connection: Connection,
+        identity: Option<Identity>,
+        server: Arc<str>,
+        misfits: Arc<Misfits>,
+    ) -> Self {
+        Self {
+            connection,
+            server,
+            judge: Arc::new(Judge::new(misfits)),
+            identity,
+            doubt: Notify::new(),
+            broken: Notify::new(),
+            not_writable: Notify::new(),
+            opened_at: Instant::now(),
+            ended: CancellationToken::new(),
+            lately: Lately::default(),
+        }
+    }
+
+    /// What happened on this connection, for an error.
+    pub(crate) fn cause(&self, text: impl Into<String>) -> Box<Cause> {
+        Cause::at(&self.server, text)
+    }
+
+    /// Whether no reply came for as long as the oldest command since the last one gives the server.
+    pub(in crate::redis) fn is_silent(&self) -> bool {
+        self.judge.silent_at() <= self.micros(Instant::now())
+    }
+
+    /// Since when a command has waited and none has had its reply.
+    pub(in crate::redis) fn silent_since(&self) -> Option<Instant> {
+        let since = self.judge.waits_since()?;
+        Some(self.opened_at + Duration::from_micros(since))
+    }
+
+    /// Waits until this connection is silent, a command having no reply. After a stall of this process, which has not
+    /// read what has arrived, that counts from now.
+    pub(in crate::redis) async fn silent(&self, silence: Duration) {
+        loop {
+            let now = Instant::now();
+            let noted = self.judge.note_sent(self.micros(now + silence));
+            let silent_at = self.opened_at + Duration::from_micros(noted);
+            if now < silent_at {
+                tokio::time::sleep_until(silent_at).await;
+            } else if now <= silent_at + STALL {
+                return;
+            } else {
+                self.judge.postpone(noted, self.micros(now + silence));
+            }
+        }
+    }
+
+    /// The answer for which this connection is to be replaced: its command cannot have it.
+    pub(in crate::redis) fn misfit(&self) -> Option<Misfit> {
+        self.judge.misfit()
+    }
+
+    /// The server accepts no writes: the connection is replaced.
+    pub(crate) fn note_misplaced(&self) {
+        self.not_writable.notify_one();
+    }
+
+    /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
+    ///
+    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    pub(crate) async fn run<T: 'static>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        match self.send(Words::Name, call, limit, sent).await {
+            // Not executed, so the same script may go out again; EVAL also loads it for the next
+            // call.
+            Err(SendError::Refused(cause)) if cause.refusal == Some(RefusalKind::NoScript) => {
+                Box::pin(self.send(Words::Text, call, limit, sent)).await
+            }
+            answered => answered,
+        }
+    }
+
+    /// The same at a node that takes over the slot of the keys. By its text: a server that does not know
+    /// the script would use the ASKING up for saying so.
+    pub(in crate::redis) async fn run_asking<T: 'static>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
+    }
+
+    async fn send<T: 'static>(
+        &self,
+        words: Words,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<(Reply, Instant), SendError> {
+        let sent_at = Instant::now();
+        if limit.until <= sent_at {
+            return Err(SendError::NotSent(self.cause("no time left to send")));
+        }
+        if call.still.as_ref().is_some_and(|still| !still.is_wanted()) {
+            return Err(SendError::NotSent(self.cause(OUTDATED)));
+        }
+        let script = match words {
+            Words::Name => call.script.sha_word(),
+            Words::Text | Words::TextAsking => call.script.source_word(),
+        };
+        let mut args = Args::new();
+        let others = call.others.as_deref().unwrap_or_default();
+        let keys = call.keys.len() + others.len();
+        args.extend([script, Arg::Number(keys as i64)]);
+        args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
+        args.extend(others.iter().cloned());
+        args.extend(call.args.iter().cloned());
+        // The command is handed over now; from then on it is executed whatever happens to
+        // this future.
+        sent.store(true, Ordering::Release);
+        let (connection, until) = (&self.connection, limit.until);
+        let expected = self.expected_of(words, call);
+        let reply = match words {
+            Words::Name => connection.send("EVALSHA", &args, until, expected),
+            Words::Text => connection.send("EVAL", &args, until, expected),
+            Words::TextAsking => connection.asking("EVAL", &args, until, expected),
+        };
+        drop(args);
+        match self.exchange(reply, sent_at, limit).await {
+            Ok(reply) => Ok((reply, sent_at)),
+            Err(ConnectionError::Refused(refusal)) => {
+                let is_misplaced = refusal.kind.is_misplaced();
+                let source = Cause::refused(&self.server, refusal.kind, refusal.text);
+                if is_misplaced {
+                    self.note_misplaced();
+                }
+                Err(SendError::Refused(source))
+            }
+            Err(ConnectionError::NotSent { why, .. }) => Err(SendError::Unwritten(self.cause(why))),
+            Err(problem) => Err(self.unknown(problem)),
+        }
+    }
+
+    /// One command and its reply. A caller that has waited for a while, or leaves, makes the supervisor check
+    /// the connection, and so does one that finds it without an idle moment for as long: were replies out of step, each
+    /// of them would come in time. Within its limit a caller keeps waiting: the reply may only be slow.
+    async fn exchange(
+        &self,
+        mut reply: Replying,
+        start: Instant,
+        limit: Limit,
+    ) -> Result<Reply, ConnectionError> {
+        let doubt_at = start + limit.silence;
+        self.judge.note_sent(self.micros(doubt_at));
+        let long = u64::try_from(limit.silence.as_micros()).unwrap_or(NEVER);
+        if self.judge.is_long_busy(self.micros(start), long) {
+            self.doubt.notify_one();
+        }
+        let unanswered = Unanswered(&self.doubt);
+        let mut is_doubted = false;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                answer = &mut reply => break answer,
+                () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
+                () = tokio::time::sleep_until(limit.until) => {
+                    return Err(ConnectionError::Timeout("no answer in time".to_owned()));
+                }
+                () = tokio::time::sleep_until(doubt_at), if !is_doubted => {
+                    is_doubted = true;
+                    self.doubt.notify_one();
+                }
+            }
+        };
+        std::mem::forget(unanswered);
+        match &answer {
+            Ok(_) | Err(ConnectionError::Refused(_)) => {}
+            // The connection may still answer other commands.
+            Err(ConnectionError::NotSent {
+                has_ended: false, ..
+            }) => {}
+            Err(_) => {
+                // A resend on it would be lost too.
+                self.end();
+            }
+        }
+        answer
+    }
+
+    fn micros(&self, at: Instant) -> u64 {
+        let since_opened = at.duration_since(self.opened_at);
+        u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
+    }
+
+    /// Ends the connection for its callers, and has it replaced.
+    fn end(&self) {
+        self.broken.notify_one();
+        isolated(|| self.ended.cancel());
+    }
+
+    /// Sends a script once, by its text, whatever the server knows.
+    pub(in crate::redis) async fn run_text<T: 'static>(
+        &self,
+        call: &Call<T>,
+        limit: Limit,
+    ) -> Result<Reply, SendError> {
+        let sent = AtomicBool::new(false);
+        let (reply, _) = self.send(Words::Text, call, limit, &sent).await?;
+        Ok(reply)
+    }
+
+    /// How many replicas have everything that this connection has written, after `within` at the latest.
+    pub(in crate::redis) async fn wait_for_replicas(
+        &self,
+        replicas: u32,
+        within: Duration,
+        limit: Limit,
+    ) -> Option<u32> {
+        let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
+        let words = Args::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
+        let expected = self.expected("WAIT", is_number);
+        let reply = self.connection.send("WAIT", &words, limit.until, expected);
+        match self.exchange(reply, Instant::now(), limit).await {
+            Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
+            Ok(_) => None,
+            Err(problem) => {
+                if self.lately.is_news(problem.to_string()) {
+                    event!(WARN, %problem, "replicas could not be waited for");
+                }
+                None
+            }
+        }
+    }
+
+    /// Publishes on a sharded channel. Without an answer its listeners wait for the lease. `Auto` publishes on the
+    /// classic one too: its script has asked another node whether a client listens.
+    pub(in crate::redis) async fn announce(
+        &self,
+        channel: &Arc<str>,
+        announce: Announce,
+        limit: Limit,
+    ) {
+        let ways: &[_] = match announce {
+            Announce::Auto => &["SPUBLISH", "PUBLISH"],
+            // Of `Both` the classic message has reached every node.
+            _ => &["SPUBLISH"],
+        };
+        let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
+        for way in ways {
+            let expected = self.expected(way, is_number);
+            let reply = self.connection.send(way, &words, limit.until, expected);
+            let announced = self.exchange(reply, Instant::now(), limit);
+            if let Err(problem) = announced.await {
+                event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
+            }
+        }
+    }
+
+    /// Waits for the answer to a command that does nothing, which no other command has. A refusal is an answer.
+    pub(in crate::redis) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
+        let sent_at = Instant::now();
+        let nonce = self.judge.nonce();
+        let words = [Arg::Text(Arc::clone(&nonce))];
+        let expected = Expected {
+            nonce: Some(nonce),
+            ..self.expected("PING", |reply| matches!(reply, Reply::Text(_)))
+        };
+        let reply = self.connection.send("PING", &words, limit.until, expected);
+        match self.exchange(reply, sent_at, limit).await {
+            Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
+            Err(problem) => Err(self.unknown(problem)),
+        }
+    }
+
+    fn unknown(&self, problem: ConnectionError) -> SendError {
+        SendError::Unknown(problem.into_cause(&self.server))
+    }
+
+    /// What is expected of the reply to a script.
+    fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> Expected {
+        Expected {
+            command: call.script.name,
+            by_hash: matches!(words, Words::Name),
+            nonce: None,
+            fits: Fits::Script {
+                fits: call.reads.fits,
+                keys: call.keys.len(),
+                may_want: call.others.is_some(),
+            },
+            judge: Arc::clone(&self.judge),
+        }
+    }
+
+    /// What is expected of the reply to a command without a script.
+    fn expected(&self, command: &'static str, fits: fn(&Reply) -> bool) -> Expected {
+        Expected {
+            command,
+            by_hash: false,
+            nonce: None,
+            fits: Fits::Command(fits),
+            judge: Arc::clone(&self.judge),
+        }
+    }
+}
+
+/// A command without a reply. Dropped, it casts doubt on its connection.
+struct Unanswered<'a>(&'a Notify);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        isolated(|| self.0.notify_one());
+    }
+}
+
+fn is_number(reply: &Reply) -> bool {
+    matches!(reply, Reply::Number(_))
+}
+
+/// A timer that fires this late indicates a stall of this process, not of the server.
+const STALL: Duration = Duration::from_millis(50);

@@ -1,0 +1,212 @@
+//! Sends a script to the server of its lock, wherever that goes meanwhile.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Map;
+use super::values::{Received, RoutedLink, not_reached};
+use crate::error::RefusalKind::{Ask, Known, Moved};
+use crate::error::{Cause, RefusedKind};
+use crate::redis::call::Call;
+use crate::redis::node::Node;
+use crate::redis::node::link::{Limit, SendError};
+use crate::redis::settings::address::Address;
+use crate::redis::transport::ConnectionError;
+
+impl Map {
+    /// Why nothing is sent on a route that no server has.
+    pub(in crate::redis) fn no_owner(&self) -> Box<Cause> {
+        ConnectionError::no_owner().into_cause(&self.settings.address)
+    }
+
+    /// Waits until `limit` for a connection to the server of a route.
+    pub(in crate::redis) async fn ready(
+        &self,
+        route: u16,
+        nth: usize,
+        limit: Instant,
+    ) -> Result<RoutedLink, SendError> {
+        self.reach(nth, limit, || self.owner(route)).await
+    }
+
+    /// The same for the server that `which` leads to at that time: it may turn out to be another one.
+    async fn reach(
+        &self,
+        nth: usize,
+        limit: Instant,
+        which: impl Fn() -> Option<(u16, Arc<Node>)>,
+    ) -> Result<RoutedLink, SendError> {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // Registered before the map is read, so that no change is missed in between.
+            changed.as_mut().enable();
+            let Some((number, node)) = which() else {
+                // It may have got one since the map was read.
+                self.context.outdated.notify_one();
+                let again = limit.min(Instant::now() + NO_OWNER);
+                let changed = tokio::time::timeout_at(again, changed).await;
+                if changed.is_err() && again == limit {
+                    return Err(SendError::NotAccepted(self.no_owner()));
+                }
+                continue;
+            };
+            tokio::select! {
+                biased;
+                link = node.lane(nth, &self.context).ready(limit) => {
+                    let link = link?;
+                    return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
+                }
+                () = changed => {}
+            }
+        }
+    }
+
+    /// Sends a script to the server of a route, wherever that goes meanwhile, and waits for its answer.
+    pub(in crate::redis) async fn run<T: 'static>(
+        &self,
+        route: u16,
+        nth: usize,
+        mut way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        let mut redirections = 0;
+        loop {
+            let number = way.node;
+            let cause = match self.run_there(route, nth, way, call, limit, sent).await {
+                Err(SendError::Refused(cause)) => cause,
+                answered => return answered,
+            };
+            // None of these was executed. Any other refusal is about the command.
+            let pause = match &cause.refusal {
+                Some(Moved { .. } | Ask { .. }) => Duration::ZERO,
+                Some(Known(RefusedKind::ReadOnly)) => READ_ONLY,
+                Some(Known(
+                    RefusedKind::Loading | RefusedKind::MasterDown | RefusedKind::ClusterDown,
+                )) => DOWN,
+                _ => return Err(SendError::Refused(cause)),
+            };
+            self.context.outdated.notify_one();
+            let named = |host, port| {
+                let asked = self.node(number).endpoint.address();
+                Address::named(host, port, &asked)
+            };
+            let next = match &cause.refusal {
+                Some(Moved { .. } | Ask { .. }) if redirections == REDIRECTIONS_MAX => {
+                    return Err(not_reached(cause));
+                }
+                Some(Moved { host, port }) => {
+                    redirections += 1;
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    self.moved(route, number, named(host, *port));
+                    if redirections > 2 {
+                        // Two nodes that send each other's clients back are about to hear of each other.
+                        tokio::time::sleep_until(limit.until.min(Instant::now() + CIRCLE)).await;
+                    }
+                    self.ready(route, nth, limit.until).await
+                }
+                Some(Ask { host, port }) => {
+                    redirections += 1;
+                    self.redirects.fetch_add(1, Ordering::Relaxed);
+                    let address = named(host, *port);
+                    let target = || self.importing(&address);
+                    let found = self.reach(nth, limit.until, target).await;
+                    found.map(|to| RoutedLink {
+                        migrating_from: Some(number),
+                        ..to
+                    })
+                }
+                // The server does not take it at the moment, and the map may be about to change.
+                _ => {
+                    tokio::time::sleep_until((Instant::now() + pause).min(limit.until)).await;
+                    self.ready(route, nth, limit.until).await
+                }
+            };
+            way = match next {
+                Ok(way) if Instant::now() < limit.until => way,
+                // What the last server said tells more than that the time is over.
+                Ok(_) | Err(SendError::NotSent(_)) => return Err(not_reached(cause)),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Sends once. What a server has answered that does not have the route any more is not known.
+    pub(in crate::redis) async fn run_there<T: 'static>(
+        &self,
+        route: u16,
+        nth: usize,
+        way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        let answer = async {
+            match way.migrating_from {
+                None => way.link.run(call, limit, sent).await,
+                Some(_) => way.link.run_asking(call, limit, sent).await,
+            }
+        };
+        let answer = tokio::select! {
+            biased;
+            answer = answer => match answer {
+                Ok(_) if !self.has(route, &way) => None,
+                answer => Some(answer),
+            },
+            () = self.lost(route, &way) => None,
+        };
+        let (reply, sent_at) = answer.unwrap_or_else(|| {
+            let source = way.link.cause("another server has taken over");
+            Err(SendError::Unknown(source))
+        })?;
+        if way.is_on_the_way()
+            && let Some((channel, announce)) = &call.announced
+            && let Some((_, owner)) = self.owner(route)
+        {
+            owner.announce(nth, &self.context, (channel, *announce), limit);
+        }
+        Ok(Received {
+            reply,
+            sent_at,
+            way,
+        })
+    }
+
+    /// Whether the server of this way has the route, or is about to take it over from the one that has.
+    fn has(&self, route: u16, way: &RoutedLink) -> bool {
+        let owner = self.state.lock().owners[usize::from(route)];
+        owner == Some(way.node) || owner.is_some() && owner == way.migrating_from
+    }
+
+    /// Waits until the server of this way does not have the route any more.
+    pub(in crate::redis) async fn lost(&self, route: u16, way: &RoutedLink) {
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if !self.has(route, way) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// The pause for a replica that is about to be the primary, or a primary that has become a replica.
+const READ_ONLY: Duration = Duration::from_millis(50);
+
+/// The pause for a server that is loading, or sees its cluster or its primary down.
+const DOWN: Duration = Duration::from_millis(100);
+
+/// A slot without an owner is asked for again after this.
+pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
+
+/// One more is a circle.
+const REDIRECTIONS_MAX: u32 = 8;
+
+/// Before a command that was sent on twice is sent on again.
+const CIRCLE: Duration = Duration::from_millis(50);

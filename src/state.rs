@@ -1,0 +1,7 @@
+//! What a client remembers: an entry for each lock, and what all of them share.
+
+pub(crate) mod client_handle;
+pub(crate) mod driven;
+pub(crate) mod entry;
+pub(crate) mod measure;
+pub(crate) mod shared;

@@ -1,0 +1,598 @@
+//! One lock of a client: the core under its mutex, and what its effects are applied to.
+//!
+//! Every change goes through [`Entry::step`] and its like. Under the mutex it reads the clock, runs a step
+//! of the core, and writes down the facts: which holds have ended, and the client's tally. Everything else a
+//! step asks for is done when the mutex is free: wakers are called, jobs spawned, events logged. That
+//! code is not all ours. It may call back into this client, and it may panic.
+//!
+//! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
+//! itself while its core remembers an owner: a detached hold or a job needs no other reference.
+
+mod latest;
+mod leavers;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use crate::base::runtime::{event, isolated};
+use crate::base::table::Table;
+use crate::base::timers::{Timed, TimerPlace, Timers};
+use crate::core::small_map::SmallMap;
+use crate::core::{
+    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
+    OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
+};
+use crate::error::{Error, Operation};
+use crate::names::wire::LockName;
+use crate::redis::{Route, slot_of};
+use crate::state::driven::{Driven, Job};
+use crate::state::measure;
+use crate::state::shared::HoldStatus;
+use crate::state::shared::Shared;
+
+pub(crate) use latest::LatestAnswer;
+pub(crate) use leavers::{Leaver, Sending};
+
+/// All locks of a client.
+pub(crate) struct Locks {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) timers: Timers<Entry>,
+    pub(crate) table: Table<Entry>,
+    /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
+    waiting_jobs: Mutex<BTreeMap<(u64, OwnerKey), Arc<Notify>>>,
+    /// Owners that leave the queue of a fair lock, by lock, while one of their jobs sends for all.
+    leavers: Mutex<BTreeMap<u64, Vec<Leaver>>>,
+    pub(crate) driven: Arc<Driven>,
+    ids: AtomicU64,
+    /// Makes the job of a release.
+    release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+}
+
+impl Locks {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+    ) -> Self {
+        let timers = Timers::new();
+        let driven = Driven::new(shared.runtime.clone(), shared.command_timeout());
+        Self {
+            shared,
+            timers,
+            table: Table::default(),
+            waiting_jobs: Mutex::default(),
+            leavers: Mutex::default(),
+            driven: Arc::new(driven),
+            ids: AtomicU64::new(0),
+            release_job,
+        }
+    }
+
+    /// The entry of a lock, made if there is none. Fails while the name is in use as another kind of lock.
+    pub(crate) fn get(self: &Arc<Self>, name: &Arc<LockName>) -> Result<Arc<Entry>, Error> {
+        let entry = self.table.get_or_insert_with(name.key(), || {
+            // Read under the table's mutex: `set_life` changes it before it goes through the table,
+            // so an entry is either made with the new one or found there.
+            let rules = Arc::clone(&self.shared.config.rules);
+            let discipline = match name.kind() {
+                kind if kind.has_queue() => Discipline::Fair,
+                kind if kind.has_faces() => Discipline::ReadWrite,
+                _ => Discipline::Plain,
+            };
+            let core = LockCore::new(discipline, rules, self.shared.life());
+            let id = self.ids.fetch_add(1, Ordering::Relaxed);
+            let state = Mutex::new(State::new(core));
+            Entry {
+                locks: Arc::clone(self),
+                id,
+                name: Arc::clone(name),
+                latest: LatestAnswer::default(),
+                state,
+            }
+        });
+        entry.of_kind(name)
+    }
+
+    /// The entry of a lock that a call, a guard, a handle, a hold or a job refers to.
+    pub(crate) fn find(&self, name: &LockName) -> Result<Option<Arc<Entry>>, Error> {
+        let found = self.table.find(name.key());
+        found.map(|entry| entry.of_kind(name)).transpose()
+    }
+
+    /// Locks that are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Entry>> {
+        self.table.all()
+    }
+
+    /// Enters a later part of the client's life, and has every call look at it.
+    pub(crate) fn set_life(&self, life: Life) {
+        self.shared.set_life(life);
+        for entry in self.all() {
+            entry.step(|core, now, out| core.set_life(now, life, out));
+        }
+    }
+}
+
+/// One lock of a client.
+pub(crate) struct Entry {
+    pub(crate) locks: Arc<Locks>,
+    /// Of a lock with two parts, that of one of them.
+    pub(crate) name: Arc<LockName>,
+    pub(crate) latest: LatestAnswer,
+    id: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    core: LockCore,
+    /// What the core knows by number: holds and waiters.
+    holds: SmallMap<HoldId, Arc<HoldStatus>>,
+    waiters: SmallMap<WaiterId, Arc<Notify>>,
+    /// Unlocks that wait for their outcome.
+    unlocks: SmallMap<HoldId, OutcomeCell>,
+    /// Of timers that are set: see `timers.rs`.
+    timers: SmallMap<OwnerKey, TimerPlace>,
+    /// Itself, while the core remembers an owner.
+    self_ref: Option<Arc<Entry>>,
+}
+
+impl State {
+    fn new(core: LockCore) -> Self {
+        Self {
+            core,
+            holds: SmallMap::default(),
+            waiters: SmallMap::default(),
+            unlocks: SmallMap::default(),
+            timers: SmallMap::default(),
+            self_ref: None,
+        }
+    }
+}
+
+/// What is left to do when the mutex is free.
+#[derive(Default)]
+struct Deferred {
+    effects: Effects,
+    ended: SmallVec<[Arc<HoldStatus>; 1]>,
+    woken: SmallVec<[Arc<Notify>; 2]>,
+    unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
+    progress: bool,
+    /// Dropped last: the entry may go with it.
+    self_ref: Option<Arc<Entry>>,
+}
+
+impl Entry {
+    /// The name, with the kind of which the holds of this owner are.
+    pub(crate) fn name_of(&self, owner: OwnerKey) -> &LockName {
+        self.name.of_face(owner.face)
+    }
+
+    /// The error for a hold of this owner that was lost.
+    pub(crate) fn lost(&self, owner: OwnerKey, reason: LossReason) -> Error {
+        Error::lost(self.name.given(), self.name_of(owner).kind(), reason)
+    }
+
+    /// Itself, unless it is of another kind than this name.
+    fn of_kind(self: Arc<Self>, name: &LockName) -> Result<Arc<Self>, Error> {
+        match self.name.kind() {
+            kind if kind.shares_names_with(name.kind()) => Ok(self),
+            in_use => Err(Error::OtherKind {
+                lock: name.given().to_string(),
+                kind: name.kind(),
+                in_use,
+            }),
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.locks.shared
+    }
+
+    /// The way of every command of this lock.
+    pub(crate) fn route(&self) -> Route<'_> {
+        self.shared().redis.route(self.name.key())
+    }
+
+    /// Whether a script of this lock may use this key too: in a cluster it has to be in the same slot.
+    pub(crate) fn is_beside(&self, key: &str) -> bool {
+        !self.shared().redis.is_cluster() || slot_of(key) == slot_of(self.name.key())
+    }
+
+    /// The server has said whether the lock is held.
+    pub(crate) fn note_answer(&self) {
+        self.latest.answered(self.shared().clock.now());
+    }
+
+    /// Runs one step of the core.
+    pub(crate) fn step<T>(
+        self: &Arc<Self>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        self.step_with(|state, now, out| run(&mut state.core, now, out))
+    }
+
+    fn step_with<T>(self: &Arc<Self>, run: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
+        // Written in place and never moved: it is large, and a pair of lock and unlock takes several
+        // steps.
+        let mut deferred = Deferred::default();
+        let answer = self.locked_step(&mut deferred, run);
+        self.apply(&mut deferred);
+        answer
+    }
+
+    /// The same as part of a batch: the caller sets the timers that change, those of all its steps together.
+    pub(crate) fn step_of_batch<T>(
+        self: &Arc<Self>,
+        timers: &mut Vec<(Arc<Self>, OwnerKey)>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
+    ) -> T {
+        let mut deferred = Deferred::default();
+        let run = |state: &mut State, now, out: &mut _| run(&mut state.core, now, out);
+        let answer = self.locked_step(&mut deferred, run);
+        let changed = deferred.effects.timers.drain(..);
+        timers.extend(changed.map(|owner| (Arc::clone(self), owner)));
+        self.apply(&mut deferred);
+        answer
+    }
+
+    fn locked_step<T>(
+        self: &Arc<Self>,
+        deferred: &mut Deferred,
+        run: impl FnOnce(&mut State, Time, &mut Effects) -> T,
+    ) -> T {
+        let mut state = self.state.lock();
+        // Read here and not before: a step that waited for the mutex is later than the one that
+        // had it.
+        let now = self.shared().clock.now();
+        let counted = state.core.counts();
+        let answer = run(&mut state, now, &mut deferred.effects);
+        self.record_facts(&mut state, counted, deferred);
+        answer
+    }
+
+    /// The facts of a step, and the cells that its effects are about.
+    fn record_facts(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
+        let effects = &deferred.effects;
+        for (hold, valid_until) in &effects.over {
+            if let Some(status) = state.holds.get(hold) {
+                status.set_valid_until(*valid_until);
+            }
+        }
+        for (hold, ending) in &effects.ended {
+            if let Some(status) = state.holds.remove(hold) {
+                status.set_ending(*ending);
+                deferred.ended.push(status);
+            }
+        }
+        for waiter in &effects.woken {
+            if let Some(woken) = state.waiters.get(waiter) {
+                deferred.woken.push(Arc::clone(woken));
+            }
+        }
+        for (hold, outcome) in &effects.unlocked {
+            if let Some(unlock) = state.unlocks.remove(hold) {
+                deferred.unlocked.push((unlock, *outcome));
+            }
+        }
+        let counts = state.core.counts();
+        if counts != counted {
+            deferred.progress = self.shared().tally.change(counted, counts);
+        }
+        if !state.core.keeps_itself() {
+            deferred.self_ref = state.self_ref.take();
+        } else if state.self_ref.is_none() {
+            state.self_ref = Some(Arc::clone(self));
+        }
+    }
+
+    /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
+    /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
+    fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
+        #[cfg(feature = "test-util")]
+        crate::api::test_util::before_effects();
+        let Deferred {
+            effects,
+            ended,
+            woken,
+            unlocked,
+            progress,
+            self_ref: _,
+        } = deferred;
+        let shared = self.shared();
+        if !effects.timers.is_empty() {
+            let timers = effects.timers.iter();
+            self.locks.timers.set(timers.map(|owner| (self, *owner)));
+        }
+        ended.iter().for_each(|status| isolated(|| status.wake()));
+        woken
+            .iter()
+            .for_each(|waiter| isolated(|| waiter.notify_one()));
+        for (unlock, outcome) in unlocked.drain(..) {
+            let outcome = match outcome {
+                Unlocked::Released => Ok(Ok(())),
+                Unlocked::Lost(reason) => Ok(Err(reason)),
+                // The receiver learns it from the end of the channel.
+                Unlocked::Failed => continue,
+            };
+            // Its future may be dropped by now.
+            isolated(|| _ = unlock.send(outcome));
+        }
+        if *progress {
+            isolated(|| shared.tally.announce());
+        }
+        for (owner, job) in &effects.jobs {
+            shared.runtime.spawn(self.release_job(*owner, *job));
+        }
+        if effects.is_reported {
+            shared.redis.reports().add(self.name.key());
+        }
+        for event in &effects.events {
+            self.log(event);
+        }
+        for (total, amount) in &effects.totals {
+            shared.totals.count(*total, *amount);
+            measure::count(*total, *amount);
+        }
+    }
+
+    pub(crate) fn release_job(self: &Arc<Self>, owner: OwnerKey, id: OpId) -> Job {
+        (self.locks.release_job)(Arc::clone(self), owner, id)
+    }
+
+    fn log(&self, event: &Event) {
+        let lock = self.name.given();
+        match event {
+            Event::Lost {
+                field,
+                face,
+                reason,
+            } => {
+                let kind = self.shown_face(*face);
+                event!(WARN, %lock, owner = %field, kind, %reason, "lock lost");
+            }
+            Event::RenewalOverdue { field, face } => {
+                let kind = self.shown_face(*face);
+                event!(WARN, %lock, owner = %field, kind, "renewal overdue: the lock is at risk");
+            }
+        }
+    }
+
+    /// Which part of the lock it is about, if it has two.
+    fn shown_face(&self, face: Face) -> Option<&'static str> {
+        let kind = self.name.of_face(face).kind();
+        kind.has_faces().then(|| kind.name())
+    }
+
+    /// Reads the core, and changes nothing.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&LockCore, Time) -> T) -> T {
+        read(&self.state.lock().core, self.shared().clock.now())
+    }
+
+    /// The same, for what does not depend on the time.
+    pub(crate) fn peek<T>(&self, peek: impl FnOnce(&LockCore) -> T) -> T {
+        peek(&self.state.lock().core)
+    }
+
+    /// Joins the queue.
+    pub(crate) fn enqueue(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        order: Order,
+        terms: Terms,
+    ) -> (WaiterId, Arc<Notify>) {
+        let notify = Arc::new(Notify::new());
+        let id = self.step_with(|state, now, out| {
+            let id = state.core.enqueue(now, owner, order, terms, out);
+            state.waiters.insert(id, Arc::clone(&notify));
+            id
+        });
+        (id, notify)
+    }
+
+    pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
+        // What it leaves behind is dropped when the mutex is free.
+        let _left = self.step_with(|state, now, out| {
+            state.core.leave(now, id, out);
+            state.waiters.remove(&id)
+        });
+    }
+
+    /// A step that may begin a hold, with a token unless it was handed over. Its status is there before anything can end it.
+    pub(crate) fn step_to_hold<E>(
+        self: &Arc<Self>,
+        token: Option<Token>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<(HoldId, Option<Token>), E>,
+    ) -> Result<(HoldId, Arc<HoldStatus>), E> {
+        self.step_with(|state, now, out| {
+            run(&mut state.core, now, out).map(|(hold, handed_over)| {
+                let status = Arc::new(HoldStatus::new(token.or(handed_over)));
+                state.holds.insert(hold, Arc::clone(&status));
+                (hold, status)
+            })
+        })
+    }
+
+    /// Whether replicas confirm what is held.
+    pub(crate) fn asks_replicas(&self) -> bool {
+        self.peek(LockCore::asks_replicas)
+    }
+
+    /// Others have changed the lock. Returns whether anything is to be looked at.
+    pub(crate) fn note_report(&self) -> bool {
+        self.state.lock().core.note_report()
+    }
+
+    /// Begins an unlock, and returns the release that begins with it: the caller drives its job. `None`: the hold
+    /// was released before.
+    pub(crate) fn unlock(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        hold: HoldId,
+    ) -> Result<Option<(Option<OpId>, Outcome)>, LossReason> {
+        let unlock = self.step_with(|state, now, out| {
+            if !state.core.unlock(now, owner, hold, out)? {
+                return Ok(None);
+            }
+            // Its cell is there before the mutex is free, so that no outcome can be missed.
+            let (cell, outcome) = oneshot::channel();
+            state.unlocks.insert(hold, cell);
+            let begins = out.jobs.iter().position(|(of, _)| *of == owner);
+            let release = begins.map(|nth| out.jobs.remove(nth).1);
+            Ok(Some((release, outcome)))
+        })?;
+        if let Some((None, _)) = unlock {
+            let waiting = self.locks.waiting_jobs.lock();
+            let job = waiting.get(&(self.id, owner)).cloned();
+            drop(waiting);
+            job.iter().for_each(|job| job.notify_one());
+        }
+        Ok(unlock)
+    }
+
+    /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
+    pub(crate) async fn joined(&self, owner: OwnerKey) {
+        let key = (self.id, owner);
+        let _registered = WaitingJob {
+            locks: &self.locks,
+            key,
+        };
+        let joined = Arc::new(Notify::new());
+        self.locks
+            .waiting_jobs
+            .lock()
+            .insert(key, Arc::clone(&joined));
+        // Registered before it looks, so that no caller is missed.
+        while !self.peek(|core| core.is_awaited(owner)) {
+            joined.notified().await;
+        }
+    }
+
+    /// An owner leaves the queue with the next call. `Some`: the task that has it sends for all that join.
+    pub(crate) fn join_leavers(self: &Arc<Self>, leaver: Leaver) -> Option<Sending> {
+        let mut leavers = self.locks.leavers.lock();
+        let is_first = !leavers.contains_key(&self.id);
+        leavers.entry(self.id).or_default().push(leaver);
+        is_first.then(|| Sending::new(self))
+    }
+
+    /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
+    /// may have begun another one.
+    pub(crate) fn lose(self: &Arc<Self>, owner: OwnerKey, hold: HoldId, reason: LossReason) {
+        self.step(|core, now, out| {
+            if core.snapshot(now, owner, hold).is_some() {
+                core.lose_owner(now, owner, None, reason, out);
+            }
+        });
+    }
+
+    /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is
+    /// given up, and all of them have failed. Returns whether a caller has the error.
+    pub(crate) fn release_failed(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        op: OpId,
+        maybe_executed: bool,
+        is_final: bool,
+        error: Error,
+    ) -> bool {
+        let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
+            state
+                .core
+                .release_failed(now, owner, op, maybe_executed, out);
+            if is_final {
+                state.core.release_gone(now, owner, op, out);
+            }
+            let failed = out.unlocked.drain(..);
+            failed
+                .filter_map(|(hold, outcome)| {
+                    debug_assert_eq!(outcome, Unlocked::Failed);
+                    state.unlocks.remove(&hold)
+                })
+                .collect()
+        });
+        let mut reported = false;
+        for unlock in failed {
+            let error = error.for_another_caller(Operation::Unlocking);
+            // Its future may be dropped by now.
+            isolated(|| reported |= unlock.send(Err(error)).is_ok());
+        }
+        reported
+    }
+
+    /// The status of a hold that has not ended.
+    pub(crate) fn status(&self, hold: HoldId) -> Option<Arc<HoldStatus>> {
+        self.state.lock().holds.get(&hold).cloned()
+    }
+
+    /// Everything that is kept twice agrees, and the invariants hold.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn check(&self) {
+        let state = self.state.lock();
+        state.core.check();
+        assert_eq!(state.core.keeps_itself(), state.self_ref.is_some());
+    }
+
+    /// Whether the timer of an owner is set to what is due. Only while no call is at this lock.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn is_timer_right(&self, owner: OwnerKey) -> bool {
+        let due = self.peek(|core| core.timer(owner));
+        let set = self.locks.timers.due(self, owner);
+        let set = set.map(|at| self.shared().clock.time(at));
+        // The timers count in milliseconds.
+        let off = due
+            .zip(set)
+            .map(|(due, set)| due.since(set).max(set.since(due)));
+        due.is_some() == set.is_some() && off.is_none_or(|off| off.as_millis() <= 2)
+    }
+}
+
+impl Timed for Entry {
+    fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<TimerPlace>) {
+        let state = self.state.lock();
+        let due = state.core.timer(owner);
+        let due = due.map(|at| self.shared().clock.instant(at));
+        (due, state.timers.get(&owner).copied())
+    }
+
+    fn set_place(&self, owner: OwnerKey, place: Option<TimerPlace>) {
+        let timers = &mut self.state.lock().timers;
+        match place {
+            Some(place) => _ = timers.insert(owner, place),
+            None => _ = timers.remove(&owner),
+        }
+    }
+}
+
+/// A job that waits, until it is dropped.
+struct WaitingJob<'a> {
+    locks: &'a Locks,
+    key: (u64, OwnerKey),
+}
+
+impl Drop for WaitingJob<'_> {
+    fn drop(&mut self) {
+        self.locks.waiting_jobs.lock().remove(&self.key);
+    }
+}
+
+/// Released or lost; an error if neither is known.
+type Settled = Result<Result<(), LossReason>, Error>;
+type OutcomeCell = oneshot::Sender<Settled>;
+
+/// The outcome of an unlock that is under way.
+pub(crate) type Outcome = oneshot::Receiver<Settled>;
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.locks.table.remove(self.name.key(), self);
+    }
+}
