@@ -2,6 +2,8 @@
 
 pub(crate) mod client_handle;
 pub(crate) mod driven;
+#[cfg(feature = "test-util")]
+pub(crate) mod effects_hook;
 pub(crate) mod entry;
 pub(crate) mod measure;
 pub(crate) mod shared;

@@ -428,7 +428,7 @@ impl LockClientBuilder {
     #[cfg(feature = "test-util")]
     pub(crate) async fn open_over(
         self,
-        transport: Arc<dyn crate::api::test_util::Transport>,
+        transport: Arc<dyn crate::redis::transport::Transport>,
     ) -> Result<LockClient, Error> {
         self.check()?;
         let settings = Settings::over(

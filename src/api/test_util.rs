@@ -4,10 +4,7 @@
 //! [`Transport`] puts connections of a test in the place of real ones. The functions say what a client
 //! has in its books, and bring about what no network can.
 
-use std::cell::Cell;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -33,6 +30,8 @@ pub use crate::redis::transport::{
     Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Report, Role, Transport,
     TransportConnection,
 };
+
+pub use crate::state::effects_hook::{before_next_effects, delay_effects};
 
 /// What a kind of lock does differently from others, for the explorer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -201,35 +200,6 @@ pub fn look_ups(client: &LockClient) -> u64 {
 /// Whether the timer that keeps a hold is set to what is due. Only while no call is at its lock.
 pub fn is_timer_right(hold: &Hold) -> bool {
     hold.entry.is_timer_right(hold.key())
-}
-
-/// Has every step wait at random before its effects are applied, for up to this number of microseconds.
-pub fn delay_effects(micros: u64) {
-    EFFECT_DELAY_MICROS.store(micros, Ordering::Relaxed);
-}
-
-static EFFECT_DELAY_MICROS: AtomicU64 = AtomicU64::new(0);
-
-thread_local! {
-    static BEFORE_EFFECTS: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
-}
-
-/// Has this thread do something between its next step and that step's effects.
-pub fn before_next_effects(work: impl FnOnce() + 'static) {
-    BEFORE_EFFECTS.set(Some(Box::new(work)));
-}
-
-pub(crate) fn before_effects() {
-    // A thread that ends may drop a guard after this thread local.
-    if let Ok(Some(work)) = BEFORE_EFFECTS.try_with(Cell::take) {
-        work();
-    }
-    let most = EFFECT_DELAY_MICROS.load(Ordering::Relaxed);
-    if most > 0 {
-        // Each state has keys of its own.
-        let dice = RandomState::new().hash_one(0);
-        std::thread::sleep(Duration::from_micros(dice % most));
-    }
 }
 
 /// Whether closing the client is over.

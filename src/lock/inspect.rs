@@ -239,8 +239,9 @@ impl<K> Lock<K> {
             // The field of a new owner is no name that exists.
             let absent = Owner::fresh(&shared.client_id);
             let script = script::inspect(&name, false).script;
-            let (route, asks_replicas) = (self.route(&name), self.replicas.is_some());
-            route
+            let asks_replicas = self.replicas.is_some();
+            let redis = &shared.redis;
+            redis
                 .missing_permissions(script, &name, absent.field(), asks_replicas)
                 .await
         };

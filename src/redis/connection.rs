@@ -206,6 +206,33 @@ fn judged(
     }
 }
 
-pub(super) fn slot_of(key: &str) -> u16 {
+/// The hash slot of a key, which decides its node in a cluster.
+pub(crate) fn slot_of(key: &str) -> u16 {
     fred::util::redis_keyslot(key.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server's CLUSTER KEYSLOT answers.
+    #[test]
+    fn a_slot_is_that_of_the_tag_or_of_the_whole_key() {
+        for (key, slot) in [
+            ("a", 15495),
+            ("foo", 12182),
+            ("123456789", 12739),
+            ("lock:{42}", 8000),
+            ("42", 8000),
+            ("{42}:lock:{43}", 8000),
+            ("a{}b{c}", 7353),
+            ("a{b", 13340),
+            ("a}b{c}", 7365),
+            ("{{a}}", 10276),
+            ("{a", 10276),
+            ("stück 一", 4873),
+        ] {
+            assert_eq!(slot_of(key), slot, "{key:?}");
+        }
+    }
 }

@@ -2,7 +2,6 @@
 
 pub(super) mod endpoint;
 pub(super) mod fence;
-pub(super) mod identity;
 pub(super) mod lane;
 pub(super) mod link;
 pub(super) mod probe;

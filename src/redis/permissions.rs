@@ -8,7 +8,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use super::Route;
+use super::Redis;
 use super::call::Script;
 use super::connection::{Channels, Connection, Task};
 use super::settings::{Kind, Settings};
@@ -34,18 +34,18 @@ fn needs(permission: &'static str, name: &'static str, args: impl Into<Vec<Arg>>
     }
 }
 
-impl Route<'_> {
+impl Redis {
     /// Returns the permissions that the server of this lock refuses, as `ACL SETUSER` takes them. `absent` is the name
     /// of no key, field or channel, and `script` one that changes nothing.
     pub(crate) async fn missing_permissions(
-        self,
+        &self,
         script: &'static Script,
         lock: &LockName,
         absent: &Arc<str>,
         asks_replicas: bool,
     ) -> Result<Vec<String>, Error> {
-        let settings = self.settings_for(Operation::Inspecting)?;
-        let announce = Some(self.redis.announce()).filter(|_| lock.kind().announces());
+        let settings = self.route(lock.key()).settings_for(Operation::Inspecting)?;
+        let announce = Some(self.announce()).filter(|_| lock.kind().announces());
         let classic = announce.is_some_and(Announce::hears_classic);
         let sharded = announce.is_some_and(Announce::hears_sharded);
         let mut questions = for_every_lock(script, lock, absent);
@@ -94,7 +94,7 @@ impl Route<'_> {
     }
 
     /// What not every client sends.
-    fn besides(self, settings: &Settings, asks_replicas: bool) -> Vec<Question> {
+    fn besides(&self, settings: &Settings, asks_replicas: bool) -> Vec<Question> {
         let mut questions = Vec::new();
         if settings.fence {
             let fence = fence::without_effect();
@@ -115,7 +115,7 @@ impl Route<'_> {
             // None has to have anything.
             questions.push(needs("+wait", "WAIT", [Arg::Number(0), Arg::Number(0)]));
         }
-        match &self.redis.map.settings.kind {
+        match &self.map.settings.kind {
             Kind::Server => {}
             Kind::Sentinel(..) => questions.push(needs("+role", "ROLE", [])),
             Kind::Cluster(_) => questions.extend([

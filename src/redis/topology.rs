@@ -2,7 +2,9 @@
 
 pub(super) mod cluster;
 pub(super) mod confirmer;
+pub(super) mod identity;
 pub(super) mod map;
+pub(super) mod route;
 pub(super) mod seeds;
 pub(super) mod sentinel;
 

@@ -298,7 +298,7 @@ impl Entry {
     /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
     fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
         #[cfg(feature = "test-util")]
-        crate::api::test_util::before_effects();
+        super::effects_hook::before_effects();
         let Deferred {
             effects,
             ended,

@@ -16,6 +16,7 @@ use tokio::sync::futures::Notified;
 
 use crate::base::runtime::{event, sleep_until};
 use crate::redis::channels::wait::Subscriptions;
+use crate::redis::connection::slot_of;
 use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
 
@@ -147,7 +148,7 @@ impl Assigner {
     }
 
     fn owner(&self, name: &str) -> Option<(u16, Arc<Node>)> {
-        self.map.owner(crate::redis::slot_of(name))
+        self.map.owner(slot_of(name))
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which server and database a lock is at, whatever the addresses of the clients are.
 
-use super::endpoint::ServerId;
-use super::probe;
+use super::route::Route;
+
 use crate::error::{Error, Operation};
-use crate::redis::Route;
 use crate::redis::connection::Connection;
+use crate::redis::node::endpoint::ServerId;
+use crate::redis::node::probe;
 use crate::redis::transport::ConnectionError;
 
 /// The process of a server, and one of its databases.

@@ -1,0 +1,202 @@
+//! The way of the commands of one key.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use super::confirmer::ReplicaRoute;
+use super::map::{Map, Received, RoutedLink};
+use crate::error::{Cause, Error, Operation};
+use crate::redis::call::Call;
+use crate::redis::connection::slot_of;
+use crate::redis::node::BackgroundClass;
+use crate::redis::node::link::{Limit, SendError};
+use crate::redis::settings::Settings;
+
+/// A connection, among all that have carried the commands of a key. Once there is another one, nothing that was sent before
+/// is executed any more: its predecessor was killed, or without a fence is taken to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Carrier {
+    server: u16,
+    nth: u64,
+}
+
+/// The way of the commands of one key: all of them go over the same connection, in order.
+#[derive(Clone, Copy)]
+pub(crate) struct Route<'a> {
+    map: &'a Map,
+    is_in_cluster: bool,
+    /// The slot in a cluster.
+    group: u16,
+    lane: usize,
+}
+
+impl<'a> Route<'a> {
+    pub(in crate::redis) fn new(map: &'a Map, is_in_cluster: bool, key: &str) -> Self {
+        let connections = map.connections;
+        let (group, lane) = if is_in_cluster {
+            // What goes to one slot can go in one call, so it takes one connection.
+            let slot = slot_of(key);
+            (slot, usize::from(slot) % connections)
+        } else {
+            let hash = key.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (0, (hash % connections as u64) as usize)
+        };
+        Self {
+            map,
+            is_in_cluster,
+            group,
+            lane,
+        }
+    }
+
+    /// The number of its connection among those to one server.
+    pub(crate) fn lane(self) -> usize {
+        self.lane
+    }
+
+    /// What can be sent together has the same number.
+    pub(crate) fn number(self) -> usize {
+        usize::from(self.group) * self.map.connections + self.lane
+    }
+
+    /// Whether its server may be one of several, between which keys move.
+    pub(crate) fn is_in_cluster(self) -> bool {
+        self.is_in_cluster
+    }
+
+    /// The slot in a cluster, and 0 elsewhere.
+    pub(crate) fn group(self) -> u16 {
+        self.group
+    }
+
+    /// The error for a call without an answer. It names the server that has the lock now.
+    pub(crate) fn no_answer(self, while_doing: Operation, text: &str) -> Error {
+        Error::no_answer(while_doing, Cause::new(self.server(), text))
+    }
+
+    /// The same for an answer that came too late.
+    pub(crate) fn late(self, while_doing: Operation, text: &str) -> Error {
+        Error::no_answer(while_doing, Cause::late(self.server(), text))
+    }
+
+    pub(in crate::redis) fn server(self) -> Option<Arc<str>> {
+        Some(Arc::clone(&self.settings()?.address))
+    }
+
+    /// Those of the server that has the lock now.
+    pub(in crate::redis) fn settings(self) -> Option<Arc<Settings>> {
+        Some(self.map.owner(self.group)?.1.settings())
+    }
+
+    /// The same for an operation that needs them.
+    pub(in crate::redis) fn settings_for(self, doing: Operation) -> Result<Arc<Settings>, Error> {
+        let settings = self.settings();
+        let map = self.map;
+        settings.ok_or_else(|| Error::of_connection(doing, "", map.no_owner()))
+    }
+
+    /// Why no script can be sent now, if none can, or the server has been silent for too long.
+    pub(crate) fn problem(self, is_long: impl Fn(Instant) -> bool) -> Option<SendError> {
+        match self.map.owner(self.group) {
+            Some((_, node)) => node.problem(self.lane, is_long),
+            None => Some(SendError::NotAccepted(self.map.no_owner())),
+        }
+    }
+
+    /// Waits until `limit` for a connection that may carry scripts.
+    pub(crate) async fn ready(self, limit: Instant) -> Result<RoutedLink, SendError> {
+        let map = self.map;
+        match map.only.get() {
+            Some(node) => {
+                let lane = node.lane(self.lane, &map.context);
+                lane.ready(limit).await.map(RoutedLink::only)
+            }
+            None => Box::pin(map.ready(self.group, self.lane, limit)).await,
+        }
+    }
+
+    /// Sends a script once and waits for its answer within `limit`. Among several servers it follows where
+    /// it is sent, which counts as nothing: what was redirected was not executed.
+    ///
+    /// `sent` is set just before it is handed over.
+    pub(crate) async fn run<T: 'static>(
+        self,
+        way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        let map = self.map;
+        match map.only.get() {
+            Some(_) => self.run_there(way, call, limit, sent).await,
+            None => Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await,
+        }
+    }
+
+    /// The same, and it goes to no other server: one that redirects has refused it.
+    pub(crate) async fn run_there<T: 'static>(
+        self,
+        way: RoutedLink,
+        call: &Call<T>,
+        limit: Limit,
+        sent: &AtomicBool,
+    ) -> Result<Received, SendError> {
+        let map = self.map;
+        match map.only.get() {
+            Some(_) => {
+                let (reply, sent_at) = way.link.run(call, limit, sent).await?;
+                Ok(Received {
+                    reply,
+                    sent_at,
+                    way,
+                })
+            }
+            None => Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await,
+        }
+    }
+
+    /// Where calls wait for this number of replicas.
+    pub(crate) fn waiting_for(self, replicas: u32) -> ReplicaRoute<'a> {
+        ReplicaRoute {
+            map: self.map,
+            group: self.group,
+            // Behind those for commands.
+            lane: self.map.connections + replicas as usize - 1,
+            replicas,
+        }
+    }
+
+    /// Waits for a turn among the calls of this kind. Thousands that are sent together would all be
+    /// answered late; their timeouts then make more of them.
+    pub(crate) async fn bulk(self, kind: BackgroundClass) -> Option<OwnedSemaphorePermit> {
+        // Without a server nothing is sent.
+        let (_, node) = self.map.owner(self.group)?;
+        Some(node.bulk(self.lane, kind).await)
+    }
+
+    /// The connection that carries the commands of this key now. `None`: there is none at present.
+    pub(crate) fn carrier(self) -> Option<Carrier> {
+        let map = self.map;
+        let (server, node) = map.owner(self.group)?;
+        let lane = node.lane(self.lane, &map.context);
+        let nth = lane.reconnects();
+        lane.is_up().then_some(Carrier { server, nth })
+    }
+
+    /// Whether no send of this client comes later than a connection's replacement, now and so far. Without
+    /// that a pass is not safe: a late copy of it takes the lock from a later hold. A command of a key may have gone
+    /// over any lane where slots move, so it is asked of all.
+    pub(crate) fn is_fenced(self) -> bool {
+        self.map.context.fences.are_active()
+    }
+
+    /// How many times a connection of this client was replaced without a fence.
+    pub(crate) fn unfenced(self) -> u64 {
+        self.map.context.fences.replaced_without()
+    }
+}
