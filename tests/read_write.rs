@@ -1,9 +1,11 @@
 //! Read-write locks: many readers, or one writer, which may also read.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::poll;
 use redisson_lock::{
     Error, HoldState, Lock, LockClient, LockClientBuilder, LockGuard, LockKind, LossReason,
     MultiLock, Owner, Script,
@@ -52,6 +54,16 @@ impl Two {
 
     fn write(&self, client: usize) -> Lock {
         self.clients[client].rw_lock(NAME).write()
+    }
+
+    /// A read hold of an owner that its client does not know.
+    fn leaves_a_read_hold(&mut self, owner: &Owner) {
+        let field = owner.to_string();
+        let key = format!("{{report}}:{field}:rwlock_timeout:1");
+        self.control
+            .run(&["HSET", NAME, "mode", "read", &field, "1"]);
+        self.control.run(&["PEXPIRE", NAME, "30000"]);
+        self.control.run(&["SET", &key, "1", "PX", "30000"]);
     }
 
     /// Both parts for a new owner.
@@ -414,20 +426,29 @@ async fn an_owner_that_reads_is_refused_to_write_before_anything_is_sent() {
     two.finish().await;
 }
 
+/// A single attempt that has to remove such a read hold first, and then finds others of its client before it, was
+/// answered: it is no outage.
+#[tokio::test]
+async fn a_single_attempt_that_others_of_its_client_overtake_after_an_answer_finds_the_lock_busy() {
+    let mut two = Two::new().await;
+    let ((_, write, owner), (_, other, _)) = (two.owner(0), two.owner(0));
+    two.leaves_a_read_hold(&owner);
+    let (mut attempt, mut queued) = (pin!(write.try_lock()), pin!(other.lock()));
+    assert!(poll!(&mut attempt).is_pending() && poll!(&mut queued).is_pending());
+    let attempted = attempt.await;
+    assert!(matches!(attempted, Ok(None)), "{attempted:?}");
+    let guard = queued.await.expect("after the read hold");
+    guard.unlock().await.expect("held");
+    two.finish().await;
+}
+
 /// A read hold of the owner that only the server has is released before the owner writes. If it cannot be, because
 /// another process has the same owner, the call fails.
 #[tokio::test]
 async fn a_read_hold_that_only_the_server_has_does_not_keep_its_owner_from_writing() {
     let mut two = Two::new().await;
     let (_, write, owner) = two.owner(0);
-    let field = owner.to_string();
-    let leaves = |control: &mut Control| {
-        control.run(&["HSET", NAME, "mode", "read", &field, "1"]);
-        control.run(&["PEXPIRE", NAME, "30000"]);
-        let key = format!("{{report}}:{field}:rwlock_timeout:1");
-        control.run(&["SET", &key, "1", "PX", "30000"]);
-    };
-    leaves(&mut two.control);
+    two.leaves_a_read_hold(&owner);
     let guard = write.lock().await.expect("after its own read hold");
     assert_eq!(two.read_keys().len(), 0);
     guard.unlock().await.expect("held");

@@ -201,7 +201,10 @@ async fn acquire(
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
-                let Some(taken) = taken else { continue };
+                let Some(taken) = taken else {
+                    context.answered(entry);
+                    continue;
+                };
                 return Ok(TryLock::Acquired(taken));
             }
             None => return context.not_in_time(request, Some(waiter)),
@@ -222,7 +225,7 @@ async fn acquire(
                 return Ok(TryLock::Busy { holder });
             }
             Attempt::Busy(busy) => {
-                context.found_busy(entry);
+                context.answered(entry);
                 let left = busy.holder.lease_left;
                 let soon = waking.looks_soon(entry.shared(), busy.is_free);
                 // What is published where a slot goes may not be heard.
@@ -443,6 +446,9 @@ impl AcquirePermit {
         context.taken(&self.permit, sent_at);
         let sent_at = self.entry.shared().clock.time(sent_at);
         let taken = self.taken(sent_at, token, step)?;
+        if taken.is_none() {
+            context.answered(&self.entry);
+        }
         Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken))
     }
 
@@ -452,7 +458,10 @@ impl AcquirePermit {
         self.untaken(Untaken::OwnRead);
         match std::mem::replace(&mut context.has_found_own_read, true) {
             true => Err(rejection(&self.entry, self.permit.owner, Rejected::OwnRead)),
-            false => Ok(Attempt::TakenOver),
+            false => {
+                context.answered(&self.entry);
+                Ok(Attempt::TakenOver)
+            }
         }
     }
 

@@ -41,8 +41,8 @@ pub(super) struct AcquireContext {
     began: Instant,
     /// It was its turn to ask the server.
     pub(super) has_asked: bool,
-    /// The server has said that another owner has the lock, and no attempt has failed since.
-    has_found_busy: bool,
+    /// The server has answered, and no attempt has failed since.
+    was_answered: bool,
 }
 
 impl AcquireContext {
@@ -54,7 +54,7 @@ impl AcquireContext {
             has_found_own_read: false,
             began: Instant::now(),
             has_asked: false,
-            has_found_busy: was_busy,
+            was_answered: was_busy,
         }
     }
 
@@ -78,10 +78,10 @@ impl AcquireContext {
         }
     }
 
-    /// The server has said that another owner has the lock.
-    pub(super) fn found_busy(&mut self, entry: &Entry) {
+    /// The server has said that another owner has the lock, or what this call has to do before it can have it.
+    pub(super) fn answered(&mut self, entry: &Entry) {
         entry.note_answer();
-        self.has_found_busy = true;
+        self.was_answered = true;
         if let Some(retries) = &mut self.retries {
             retries.answered();
         }
@@ -99,7 +99,7 @@ impl AcquireContext {
         if says_nothing && !error.is_late() {
             entry.latest.failed();
         }
-        self.has_found_busy = false;
+        self.was_answered = false;
         let retries = self.retries.get_or_insert_with(retries);
         retries.failed_at = Some(Instant::now());
         retries.again(entry.shared(), error).await
@@ -158,7 +158,7 @@ impl AcquireContext {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
         let is_busy = match self.has_asked {
-            true => self.has_found_busy || was_answered_since,
+            true => self.was_answered || was_answered_since,
             false => latest.answered_at().is_some(),
         };
         match is_busy && !latest.has_failed() {
