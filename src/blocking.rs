@@ -47,7 +47,7 @@
 //! # Inside of a tokio runtime
 //!
 //! A call that waits would stop the tasks of a runtime that polls it, so in an `async fn` run by tokio
-//! every method that talks to Redis fails with [`Error::InsideRuntime`]:
+//! every method that talks to Redis fails with [`Error::InsideRuntime`](crate::Error::InsideRuntime):
 //! use the async client there. A guard is then released in the background. Other executors are not recognised, and neither is
 //! [`tokio::task::unconstrained`]; a call blocks their thread.
 //! Dropping never fails: where the thread may not wait, a client's last handle leaves its end to a
@@ -66,31 +66,14 @@
 mod client;
 mod guard;
 mod lock;
-mod multi;
 mod own_runtime;
-mod red;
 mod rw;
-
-use crate::api::run::settled;
-use crate::error::Error;
+mod several;
+mod verbs;
 
 pub use client::LockClient;
 pub use guard::LockGuard;
 pub use lock::Lock;
-pub use multi::{MultiGuard, MultiLock};
-pub use red::{RedGuard, RedLock};
 pub use rw::RwLock;
-
-/// Runs the body with a guard, and releases it.
-fn section<G, T, E: From<Error>>(
-    guard: G,
-    not_lost: impl Fn(&G) -> Result<(), Error>,
-    unlock: impl FnOnce(G) -> Result<(), Error>,
-    body: impl FnOnce(&G) -> Result<T, E>,
-) -> Result<T, E> {
-    // A body whose lock is lost already does not begin.
-    not_lost(&guard)?;
-    let value = body(&guard)?;
-    not_lost(&guard)?;
-    settled(Ok(value), unlock(guard))
-}
+pub use several::{MultiGuard, MultiLock, RedGuard, RedLock};
+pub use verbs::{Blocking, BlockingGuard};

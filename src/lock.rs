@@ -14,6 +14,7 @@ pub(crate) mod renewal;
 mod replicas;
 mod rw;
 mod stray;
+pub(crate) mod verbs;
 mod waiter;
 mod waking;
 
@@ -21,9 +22,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant as StdInstant};
-
-use tokio::time::Instant;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
@@ -34,11 +33,14 @@ use crate::redis::SyncReplicas;
 use crate::state::client_handle::ClientHandle;
 use crate::state::measure::Class;
 
+pub(crate) use guard::at_risk;
 pub use guard::{FencedGuard, LockGuard};
+use hold_handle::HoldHandle;
 pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{Place, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
+use verbs::verbs;
 pub(crate) use waiter::{NOT_IN_TIME, Wait};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
@@ -311,75 +313,6 @@ impl<K> Lock<K> {
         }
     }
 
-    /// Acquires the lock, waiting while another owner holds it.
-    ///
-    /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
-    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock, or
-    /// those of a fair lock have one each, and do not poll; those of spin and string locks poll at intervals of up to
-    /// 128 ms.
-    ///
-    /// # Errors
-    ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the call added no hold), [`Error::Refused`],
-    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::Tls`], [`Error::NotALock`],
-    /// [`Error::UnexpectedReply`]; with [`sync_replicas`](Self::sync_replicas) [`Error::TooFewReplicas`].
-    /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
-    /// [`Error::AlreadyHeld`], [`Error::TooDeep`]; [`Error::OtherKind`]; [`Error::InvalidName`],
-    /// [`Error::InvalidDuration`], [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is
-    /// undone as soon as the connection allows it; until then others find the lock taken, and this
-    /// owner's next call waits for it. The place in the queue is lost.
-    ///
-    /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for it, each
-    /// time it could go on, for up to the command timeout, and [`try_lock`](Self::try_lock) of other owners does not
-    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue. In the queue of a fair
-    /// lock it holds up all clients, for up to two command timeouts after a release, and until its place ends after an
-    /// expiry ([`fair_wait`](crate::LockClientBuilder::fair_wait)); then it begins at the end.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let guard = client.lock("stock:42").lock().await?;
-    /// guard.unlock().await
-    /// # }
-    /// ```
-    pub async fn lock(&self) -> Result<LockGuard<K>, Error> {
-        // Without a deadline the loop only ends with a hold or an error.
-        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
-    }
-
-    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
-    /// client queue for it: then Redis is not asked. For a fair lock Redis is always asked, and the answer is also `None`
-    /// while another owner is the first in its queue.
-    ///
-    /// An owner that holds the lock, or is the first in the queue with another call, does not wait for others.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock). [`Error::NoAnswer`] also if the latest attempt of those that queue has failed.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// match client.lock("stock:42").try_lock().await? {
-    ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("held, or others are first"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock(&self) -> Result<Option<LockGuard<K>>, Error> {
-        self.acquire(Wait::Never(None)).await
-    }
-
     /// Acquires like [`try_lock`](Self::try_lock), and names the holder if the lock is held. If callers of this client
     /// queue for it, it is only looked at; a fair lock is always asked for.
     ///
@@ -412,73 +345,6 @@ impl<K> Lock<K> {
                 answer => answer,
             },
         )
-    }
-
-    /// Acquires the lock, waiting at most this long. Returns `None` if another owner had it all the time.
-    ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
-    /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
-    /// handed over at that moment goes to the next in the queue. The answer to a first attempt is waited for until 40 ms
-    /// have passed, however short the wait is. A wait of zero makes one attempt and does not queue, as
-    /// [`try_lock`](Self::try_lock), which has a command timeout for it instead; one of more than ten years ends after ten.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock). At the deadline the call returns `None` only if the server's latest answer about this lock
-    /// was that another owner has it, or another owner of this client has it. It returns
-    ///
-    /// - the error of the latest attempt, if that failed after the latest answer;
-    /// - [`Error::NoAnswer`] if the server has not answered this call; or, if the call has only queued behind others of
-    ///   this client, if it has not answered theirs;
-    /// - the same if there is no connection at the deadline;
-    /// - [`Error::TooFewReplicas`] if the lock was taken, and too few replicas have confirmed it by then
-    ///   ([`sync_replicas`](Self::sync_replicas)).
-    ///
-    /// An attempt in flight that has not failed yet leaves the answer before it in force.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// if let Some(guard) = client.lock("stock:42").try_lock_for(Duration::from_secs(2)).await? {
-    ///     guard.unlock().await?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<LockGuard<K>>, Error> {
-        self.acquire(Wait::of(wait)).await
-    }
-
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
-    /// let deadline = Instant::now() + Duration::from_secs(2);
-    /// let guard = client.lock("stock:42").try_lock_until(deadline).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_until(
-        &self,
-        deadline: StdInstant,
-    ) -> Result<Option<LockGuard<K>>, Error> {
-        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
-        self.acquire(Wait::of(left)).await
     }
 
     /// Releases one [detached](LockGuard::detach) hold of the current owner.
@@ -519,6 +385,81 @@ impl<K> Lock<K> {
         };
         shared.on_client_runtime(pin!(unlocking)).await
     }
+}
+
+verbs! {
+    impl[K] Lock<K>: LockGuard<K>, HoldHandle<K>; "redisson_lock::Lock";
+
+    /// Acquires the lock, waiting while another owner holds it.
+    ///
+    /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
+    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock, or
+    /// those of a fair lock have one each, and do not poll; those of spin and string locks poll at intervals of up to
+    /// 128 ms.
+    ///
+    /// # Errors
+    ///
+    /// Those of a failed attempt: [`Error::NoAnswer`] (the call added no hold), [`Error::Refused`],
+    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::Tls`], [`Error::NotALock`],
+    /// [`Error::UnexpectedReply`]; with [`sync_replicas`](Self::sync_replicas) [`Error::TooFewReplicas`].
+    /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
+    /// [`Error::AlreadyHeld`], [`Error::TooDeep`]; [`Error::OtherKind`]; [`Error::InvalidName`],
+    /// [`Error::InvalidDuration`], [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is
+    /// undone as soon as the connection allows it; until then others find the lock taken, and this
+    /// owner's next call waits for it. The place in the queue is lost.
+    ///
+    /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for it, each
+    /// time it could go on, for up to the command timeout, and [`try_lock`](Self::try_lock) of other owners does not
+    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue. In the queue of a fair
+    /// lock it holds up all clients, for up to two command timeouts after a release, and until its place ends after an
+    /// expiry ([`fair_wait`](crate::LockClientBuilder::fair_wait)); then it begins at the end.
+    lock;
+
+    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
+    /// client queue for it: then Redis is not asked. For a fair lock Redis is always asked, and the answer is also `None`
+    /// while another owner is the first in its queue.
+    ///
+    /// An owner that holds the lock, or is the first in the queue with another call, does not wait for others.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). [`Error::NoAnswer`] also if the latest attempt of those that queue has failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock;
+
+    /// Acquires the lock, waiting at most this long. Returns `None` if another owner had it all the time.
+    ///
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
+    /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
+    /// handed over at that moment goes to the next in the queue. The answer to a first attempt is waited for until 40 ms
+    /// have passed, however short the wait is. A wait of zero makes one attempt and does not queue, as
+    /// [`try_lock`](Self::try_lock), which has a command timeout for it instead; one of more than ten years ends after ten.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). At the deadline the call returns `None` only if the server's latest answer about this lock
+    /// was that another owner has it, or another owner of this client has it. It returns
+    ///
+    /// - the error of the latest attempt, if that failed after the latest answer;
+    /// - [`Error::NoAnswer`] if the server has not answered this call; or, if the call has only queued behind others of
+    ///   this client, if it has not answered theirs;
+    /// - the same if there is no connection at the deadline;
+    /// - [`Error::TooFewReplicas`] if the lock was taken, and too few replicas have confirmed it by then
+    ///   ([`sync_replicas`](Self::sync_replicas)).
+    ///
+    /// An attempt in flight that has not failed yet leaves the answer before it in force.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock_for;
 }
 
 impl<K> fmt::Debug for Lock<K> {

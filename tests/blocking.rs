@@ -436,6 +436,65 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     }
 }
 
+/// A thread cannot be stopped: the body sees the loss and returns, and what it returned is discarded.
+#[test]
+fn a_leader_that_has_lost_its_lock_leads_again_and_only_the_body_of_a_holder_ends_it() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let clients: Vec<_> = servers.iter().map(client).collect();
+    let locks = |name: &str| -> Vec<_> { clients.iter().map(|client| client.lock(name)).collect() };
+    let (multi, red) = (MultiLock::new(locks("multi")), RedLock::new(locks("red")));
+    let (single, multi, red) = (
+        clients[0].lock("one"),
+        multi.expect("locks"),
+        red.expect("three"),
+    );
+    let ends = |name: &str| {
+        for lock in locks(name) {
+            let _ = lock.force_unlock();
+        }
+    };
+    macro_rules! leads {
+        ($lock:expr, $name:literal) => {{
+            let mut begun = 0;
+            let led = $lock.lead(|held| {
+                begun += 1;
+                if begun < 3 {
+                    ends($name);
+                    assert!(held.lost_within(LONG)?.is_some(), $name);
+                }
+                match begun {
+                    1 => Err(Error::Closed),
+                    begun => Ok(begun),
+                }
+            });
+            assert_eq!(led.expect("the third body is a holder's"), 3, $name);
+            assert!(
+                $lock
+                    .try_run_for(ms(500), |_| Ok::<_, Error>(()))
+                    .expect("asked")
+                    .is_some()
+            );
+        }};
+    }
+    leads!(single, "one");
+    leads!(multi, "multi");
+    leads!(red, "red");
+}
+
+#[test]
+fn a_lock_that_needs_replicas_is_refused_where_there_are_none() {
+    let server = Server::start();
+    let client = client(&server);
+    let refused = client
+        .lock("a")
+        .sync_replicas(1, ms(50))
+        .try_lock_for(ms(300));
+    assert!(
+        matches!(refused, Err(Error::TooFewReplicas { .. })),
+        "{refused:?}"
+    );
+}
+
 #[test]
 fn a_guard_of_several_locks_keeps_all_their_clients() {
     let servers = [Server::start(), Server::start(), Server::start()];

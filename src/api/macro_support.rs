@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::api::client::LockClient;
 use crate::error::Error;
 use crate::kind::LockKind;
-use crate::lock::LockGuard;
+use crate::lock::{LockGuard, verbs};
 use crate::names::try_lock::TryLock;
 
 /// What the options of the attribute say.
@@ -77,7 +77,7 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(TryLock::Acquired(guard)) => returned(guard.run(|_| body()).await),
+        Ok(TryLock::Acquired(guard)) => returned(verbs::run(guard, |_| body()).await),
         Ok(TryLock::Busy { holder }) => R::failed(Error::Busy {
             lock: options.name,
             waited: options.wait.unwrap_or_default(),
@@ -99,7 +99,7 @@ where
     Fut: Future<Output = R>,
 {
     match acquire(client, &options).await {
-        Ok(TryLock::Acquired(guard)) => returned(guard.run(|_| body()).await),
+        Ok(TryLock::Acquired(guard)) => returned(verbs::run(guard, |_| body()).await),
         Ok(TryLock::Busy { .. }) => R::skipped(),
         Err(error) => R::failed(error),
     }

@@ -10,14 +10,14 @@ use std::pin::pin;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
-use futures_util::future::{select_all, try_join_all};
+use futures_util::future::try_join_all;
 use tokio::time::Instant;
 
-use crate::api::run::{at_risk, settled};
-use crate::base::runtime::{by_deadline, in_span, span, until};
+use crate::base::runtime::{by_deadline, in_span, span};
 use crate::error::Error;
+use crate::lock::verbs::{Acquire, verbs};
 use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
 
@@ -44,6 +44,9 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 /// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
 /// they pass it, and it is the first again when the other queues have come to it. Fair locks have their queue in Redis, in
 /// which it takes no place before it waits: beside owners that always queue for several of them it may starve.
+///
+/// A call that finds the lock busy does not name a holder, as [`Lock::try_lock_or_holder`] does: [`Lock::inspect`] of each
+/// lock does.
 ///
 /// # The same lock twice
 ///
@@ -144,208 +147,18 @@ impl MultiLock {
         })
     }
 
-    /// Acquires all of them, waiting while another owner holds one.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
-    /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
-    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
-    /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
-    /// from its first failure on: until it is acquired, or, after a loss, until a round finds a lock busy.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Lock::lock`]: what is taken already is released in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// let guard = both.lock().await?;
-    /// guard.unlock().await
-    /// # }
-    /// ```
-    pub async fn lock(&self) -> Result<MultiGuard, Error> {
-        // Without a deadline it ends with all locks or an error.
-        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
-    }
-
-    /// Acquires all of them if they are free now. Returns `None` if one is not: see [`Lock::try_lock`].
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// match both.try_lock().await? {
-    ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("one of them is held, or others are first"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock(&self) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(Wait::Never(None)).await
-    }
-
-    /// Acquires all of them, waiting at most this long. Returns `None` if the latest round has found one of them held by
-    /// another owner.
-    ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
-    /// the deadline whatever the servers do, or after 40 ms, whichever is later, as [`Lock::try_lock_for`]; what it has
-    /// taken, and what is in flight, is released in the background.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
-    /// [`Error::NoAnswer`] if no round has ended: see [`Lock::try_lock_for`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// if let Some(guard) = both.try_lock_for(Duration::from_secs(2)).await? {
-    ///     guard.unlock().await?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<MultiGuard>, Error> {
-        self.acquire(Wait::of(wait)).await
-    }
-
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// let deadline = Instant::now() + Duration::from_secs(2);
-    /// let guard = both.try_lock_until(deadline).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<MultiGuard>, Error> {
-        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
-        self.acquire(Wait::of(left)).await
-    }
-
-    /// Runs `body` with all of them held, and drops it if one is lost: see [`Lock::run`].
-    ///
-    /// # Errors
-    ///
-    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] with the name of the lock that was lost before the
-    /// body had ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the locks in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn transfer() -> Result<u32, redisson_lock::Error> { Ok(1) }
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// let sum = both.run(|_held| transfer()).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
-    where
-        E: From<Error>,
-        F: FnOnce(MultiHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        section(self.lock().await?, body).await
-    }
-
-    /// Runs `body` if all of them are free now. Returns `None`, and the body does not run, where
-    /// [`try_lock`](Self::try_lock) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// let swept = both.try_run(|_held| sweep()).await?.is_some();
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
-    where
-        E: From<Error>,
-        F: FnOnce(MultiHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        match self.try_lock().await? {
-            Some(guard) => section(guard, body).await.map(Some),
-            None => Ok(None),
+    /// Returns these locks with other settings.
+    fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
+        Self {
+            members: self.members.iter().map(change).collect(),
+            lease: self.lease,
+            checked: Arc::clone(&self.checked),
         }
     }
+}
 
-    /// Acquires all of them, runs `body`, and repeats both until the body returns: see [`Lock::lead`].
-    ///
-    /// The body is dropped as soon as one of them is at risk.
-    ///
-    /// # Errors
-    ///
-    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the locks in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # async fn run(both: redisson_lock::MultiLock) -> Result<(), redisson_lock::Error> {
-    /// both.lead(|_held| bill_everybody()).await
-    /// # }
-    /// ```
-    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
-    where
-        E: From<Error>,
-        F: FnMut(MultiHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        loop {
-            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
-            let handles = guard.members().iter().map(|hold| hold.handle());
-            let at_risk = select_all(handles.map(|handle| Box::pin(at_risk(handle))));
-            let ended = until(at_risk, None, || body(guard.hold())).await;
-            // Answered, or left to the background: the next acquire of this owner waits for that.
-            let _ = guard.unlock().await;
-            if let Ok(ended) = ended {
-                return ended;
-            }
-        }
-    }
+impl Acquire for MultiLock {
+    type Guard = MultiGuard;
 
     async fn acquire(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
         let span = span!("acquire_all", locks = self.members.len());
@@ -364,20 +177,67 @@ impl MultiLock {
         in_span(span.as_deref(), acquiring).await
     }
 
-    /// The same locks with the owners that they were given, or else the calling thread's.
     #[cfg(feature = "blocking")]
-    pub(crate) fn of_this_thread(&self) -> Self {
-        self.with(Lock::of_this_thread)
+    fn leased(&self, lease: Duration) -> Self {
+        self.lease(lease)
     }
 
-    /// Returns these locks with other settings.
-    fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
-        Self {
-            members: self.members.iter().map(change).collect(),
-            lease: self.lease,
-            checked: Arc::clone(&self.checked),
-        }
+    #[cfg(feature = "blocking")]
+    fn with_owner(&self, owner: &Owner) -> Self {
+        self.owned_by(owner)
     }
+
+    #[cfg(feature = "blocking")]
+    fn of_this_thread(&self) -> Self {
+        self.with(Lock::of_this_thread)
+    }
+}
+
+verbs! {
+    impl[] MultiLock: MultiGuard, MultiHold; "redisson_lock::MultiLock";
+
+    /// Acquires all of them, waiting while another owner holds one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
+    /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
+    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
+    /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
+    /// from its first failure on: until it is acquired, or, after a loss, until a round finds a lock busy.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Lock::lock`]: what is taken already is released in the background.
+    lock;
+
+    /// Acquires all of them if they are free now. Returns `None` if one is not: see [`Lock::try_lock`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock;
+
+    /// Acquires all of them, waiting at most this long. Returns `None` if the latest round has found one of them held by
+    /// another owner.
+    ///
+    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
+    /// the deadline whatever the servers do, or after 40 ms, whichever is later, as [`Lock::try_lock_for`]; what it has
+    /// taken, and what is in flight, is released in the background.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
+    /// [`Error::NoAnswer`] if no round has ended: see [`Lock::try_lock_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock_for;
 }
 
 impl fmt::Debug for MultiLock {
@@ -386,24 +246,6 @@ impl fmt::Debug for MultiLock {
             .field("members", &self.members)
             .finish()
     }
-}
-
-/// Runs the body with all holds, and releases them.
-async fn section<T, E, F, Fut>(guard: MultiGuard, body: F) -> Result<T, E>
-where
-    E: From<Error>,
-    F: FnOnce(MultiHold) -> Fut,
-    Fut: Future<Output = Result<T, E>>,
-{
-    // A body whose locks are lost already does not begin.
-    guard.not_lost()?;
-    let ended = until(guard.lost(), None, || body(guard.hold())).await;
-    let ended = ended.map_err(|loss| loss.error())?;
-    let released = match guard.not_lost() {
-        Ok(()) => guard.unlock().await,
-        lost => lost,
-    };
-    settled(ended, released)
 }
 
 /// Asks the servers whether two locks of several clients are the same, each as often as a call for its lock tries again

@@ -9,14 +9,14 @@ use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant as StdInstant};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::api::run::{settled, until_at_risk};
-use crate::base::runtime::{in_span, sleep_until, span, until};
+use crate::base::runtime::{in_span, sleep_until, span};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
+use crate::lock::verbs::{Acquire, verbs};
 use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
 use crate::state::shared::LEASE_MAX;
@@ -61,6 +61,9 @@ use queue::{Checked, Queue, Turn, too_few};
 /// that joins a hold later is not compared. Keep one `RedLock` and clone it: a new one asks again.
 ///
 /// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
+///
+/// A call that finds the lock busy does not name a holder, as [`Lock::try_lock_or_holder`] does, for each server may have
+/// another one: [`Lock::inspect`] of each member does.
 ///
 /// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
 /// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
@@ -191,235 +194,6 @@ impl RedLock {
         }
     }
 
-    /// Acquires the lock, waiting while others have it.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
-    /// tried again for the `retry_for` of the first lock. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no hold: what servers have granted, or grant later, is released in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// let guard = lock.lock().await?;
-    /// guard.unlock().await
-    /// # }
-    /// ```
-    pub async fn lock(&self) -> Result<RedGuard, Error> {
-        // Without a deadline it ends with the lock or an error.
-        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
-    }
-
-    /// Acquires the lock in one round. Returns `None` if others have it, or if callers of this process are before.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock), without a repetition.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// match lock.try_lock().await? {
-    ///     Some(guard) => guard.unlock().await?,
-    ///     None => println!("others have it, or are first"),
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock(&self) -> Result<Option<RedGuard>, Error> {
-        self.acquire(Wait::Never(None)).await
-    }
-
-    /// Acquires the lock, waiting at most this long. Returns `None` if others had it in the latest round that a quorum has
-    /// answered.
-    ///
-    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
-    /// the deadline, even if the `member_timeout` is longer; the first has 40 ms, as [`Lock::try_lock_for`].
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
-    /// [`Error::NoAnswer`] if a quorum has answered none: see [`Lock::try_lock_for`].
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// if let Some(guard) = lock.try_lock_for(Duration::from_secs(2)).await? {
-    ///     guard.unlock().await?;
-    /// }
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<RedGuard>, Error> {
-        self.acquire(Wait::of(wait)).await
-    }
-
-    /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
-    ///
-    /// # Errors
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`lock`](Self::lock).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # use std::time::{Duration, Instant};
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// let deadline = Instant::now() + Duration::from_secs(2);
-    /// let guard = lock.try_lock_until(deadline).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_lock_until(&self, deadline: StdInstant) -> Result<Option<RedGuard>, Error> {
-        let left = Instant::from_std(deadline).saturating_duration_since(Instant::now());
-        self.acquire(Wait::of(left)).await
-    }
-
-    /// Runs `body` with the lock held, and drops it if the quorum is lost: see [`Lock::run`].
-    ///
-    /// # Errors
-    ///
-    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the quorum was lost before the body had ended.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the lock in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn bill() -> Result<u32, redisson_lock::Error> { Ok(1) }
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// let billed = lock.run(|_held| bill()).await?;
-    /// # Ok(()) }
-    /// ```
-    pub async fn run<T, E, F, Fut>(&self, body: F) -> Result<T, E>
-    where
-        E: From<Error>,
-        F: FnOnce(RedHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        self.section(self.lock().await?, body).await
-    }
-
-    /// Runs `body` if the lock is free now. Returns `None`, and the body does not run, where
-    /// [`try_lock`](Self::try_lock) does.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`run`](Self::run).
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn sweep() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// let swept = lock.try_run(|_held| sweep()).await?.is_some();
-    /// # Ok(()) }
-    /// ```
-    pub async fn try_run<T, E, F, Fut>(&self, body: F) -> Result<Option<T>, E>
-    where
-        E: From<Error>,
-        F: FnOnce(RedHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        match self.try_lock().await? {
-            Some(guard) => self.section(guard, body).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// Leader election: acquires the lock, runs `body`, and repeats both until the body returns; see [`Lock::lead`].
-    ///
-    /// The body is dropped as soon as the quorum is at risk. Servers that are restarted one after the other do not disturb
-    /// it, as long as each is taken again (within about a second of its return) before the next one stops.
-    ///
-    /// # Errors
-    ///
-    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the body and releases the lock in the background.
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # async fn bill_everybody() -> Result<(), redisson_lock::Error> { Ok(()) }
-    /// # async fn run(lock: redisson_lock::RedLock) -> Result<(), redisson_lock::Error> {
-    /// lock.lead(|_held| bill_everybody()).await
-    /// # }
-    /// ```
-    pub async fn lead<T, E, F, Fut>(&self, mut body: F) -> Result<T, E>
-    where
-        E: From<Error>,
-        F: FnMut(RedHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        loop {
-            let guard = self.acquire(Wait::Standby).await?.ok_or(Error::Closed)?;
-            let at_risk = self.at_risk(guard.hold());
-            let ended = until(at_risk, None, || body(guard.hold())).await;
-            // Answered, or left to the background: the next round has other owners.
-            let _ = guard.unlock().await;
-            if let Ok(ended) = ended {
-                return ended;
-            }
-        }
-    }
-
-    /// The same lock, which the calling thread calls unless an owner was given.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn of_this_thread(&self) -> Self {
-        match &self.owner {
-            Some(_) => self.clone(),
-            None => {
-                let thread = || Owner::of_thread(self.first_client_id());
-                self.owned_by(&self.scope_owner().unwrap_or_else(thread))
-            }
-        }
-    }
-
-    async fn acquire(&self, wait: Wait) -> Result<Option<RedGuard>, Error> {
-        let home = self.home();
-        let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());
-        let acquiring = pin!(async {
-            let owner = self.caller()?;
-            self.members.iter().try_for_each(Lock::check_terms)?;
-            home.on_runtime(async {
-                let began = Instant::now();
-                match self.queue.turn(&owner, wait, home).await? {
-                    Some(turn) => self.rounds(wait, turn).await,
-                    // Those before it may have no answer either.
-                    None => self.outage(wait, began).map_or(Ok(None), Err),
-                }
-            })
-            .await
-        });
-        in_span(span.as_deref(), acquiring).await
-    }
-
     /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then.
     fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
         let outage = |member: &Lock| member.outage(wait, began);
@@ -533,33 +307,93 @@ impl RedLock {
             .unwrap_or_else(default)
             .clamp(Duration::from_millis(1), LEASE_MAX)
     }
+}
 
-    /// Resolves when the quorum is not sure any more.
-    async fn at_risk(&self, hold: RedHold) {
-        let look = || {
-            // Those of members that are at risk already have passed.
-            let soon = Instant::now() + LOOK_AGAIN;
-            (hold.state(), hold.overdue_at().map(|at| at.max(soon)))
-        };
-        let watching = until_at_risk(hold.lost(), look);
-        // When the client's runtime has ended, nothing renews the hold either.
-        let _ = self.home().on_runtime(watching).await;
+impl Acquire for RedLock {
+    type Guard = RedGuard;
+
+    async fn acquire(&self, wait: Wait) -> Result<Option<RedGuard>, Error> {
+        let home = self.home();
+        let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());
+        let acquiring = pin!(async {
+            let owner = self.caller()?;
+            self.members.iter().try_for_each(Lock::check_terms)?;
+            home.on_runtime(async {
+                let began = Instant::now();
+                match self.queue.turn(&owner, wait, home).await? {
+                    Some(turn) => self.rounds(wait, turn).await,
+                    // Those before it may have no answer either.
+                    None => self.outage(wait, began).map_or(Ok(None), Err),
+                }
+            })
+            .await
+        });
+        in_span(span.as_deref(), acquiring).await
     }
 
-    /// Runs the body with the lock, and releases it.
-    async fn section<T, E, F, Fut>(&self, guard: RedGuard, body: F) -> Result<T, E>
-    where
-        E: From<Error>,
-        F: FnOnce(RedHold) -> Fut,
-        Fut: Future<Output = Result<T, E>>,
-    {
-        // A body whose quorum is lost already does not begin.
-        guard.not_lost()?;
-        let ended = until(guard.lost(), None, || body(guard.hold())).await;
-        let ended =
-            ended.map_err(|reason| Error::lost(self.home().name(), self.home().kind(), reason))?;
-        settled(ended, guard.unlock().await)
+    #[cfg(feature = "blocking")]
+    fn leased(&self, lease: Duration) -> Self {
+        self.lease(lease)
     }
+
+    #[cfg(feature = "blocking")]
+    fn with_owner(&self, owner: &Owner) -> Self {
+        self.owned_by(owner)
+    }
+
+    #[cfg(feature = "blocking")]
+    fn of_this_thread(&self) -> Self {
+        match &self.owner {
+            Some(_) => self.clone(),
+            None => {
+                let thread = || Owner::of_thread(self.first_client_id());
+                self.owned_by(&self.scope_owner().unwrap_or_else(thread))
+            }
+        }
+    }
+}
+
+verbs! {
+    impl[] RedLock: RedGuard, RedHold; "redisson_lock::RedLock";
+
+    /// Acquires the lock, waiting while others have it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
+    /// tried again for the `retry_for` of the first lock. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves no hold: what servers have granted, or grant later, is released in the background.
+    lock;
+
+    /// Acquires the lock in one round. Returns `None` if others have it, or if callers of this process are before.
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock), without a repetition.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock;
+
+    /// Acquires the lock, waiting at most this long. Returns `None` if others had it in the latest round that a quorum has
+    /// answered.
+    ///
+    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
+    /// the deadline, even if the `member_timeout` is longer; the first has 40 ms, as [`Lock::try_lock_for`].
+    ///
+    /// # Errors
+    ///
+    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
+    /// [`Error::NoAnswer`] if a quorum has answered none: see [`Lock::try_lock_for`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`lock`](Self::lock).
+    try_lock_for;
 }
 
 impl fmt::Debug for RedLock {
@@ -584,9 +418,6 @@ fn invalid(problem: String) -> Error {
         problem,
     }
 }
-
-/// How often a hold is looked at whose renewals are overdue at a minority of its servers.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The least pause after a round that has waited for its limit: others have probably waited as long, with a part of the
 /// servers each.

@@ -96,7 +96,7 @@ impl LockClient {
     /// A fenced lock; see the async [`fenced_lock`](crate::LockClient::fenced_lock).
     pub fn fenced_lock(&self, name: impl Into<String>) -> Lock<Fenced> {
         let lock = self.running.client.fenced_lock(name);
-        Lock::new(lock, Arc::clone(&self.running))
+        Lock::new(lock, &self.running)
     }
 
     /// A spin lock; see the async [`spin_lock`](crate::LockClient::spin_lock).
@@ -123,7 +123,7 @@ impl LockClient {
     /// A lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).
     pub fn lock_of(&self, kind: LockKind, name: impl Into<String>) -> Lock {
         let lock = self.running.client.lock_of(kind, name);
-        Lock::new(lock, Arc::clone(&self.running))
+        Lock::new(lock, &self.running)
     }
 
     /// A new owner; see the async [`owner`](crate::LockClient::owner).

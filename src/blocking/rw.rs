@@ -32,12 +32,12 @@ impl RwLock {
 
     /// The part that any number of owners hold; see the async [`read`](crate::RwLock::read).
     pub fn read(&self) -> Lock {
-        Lock::new(self.lock.read(), Arc::clone(&self.running))
+        Lock::new(self.lock.read(), &self.running)
     }
 
     /// The part that one owner holds alone; see the async [`write`](crate::RwLock::write).
     pub fn write(&self) -> Lock {
-        Lock::new(self.lock.write(), Arc::clone(&self.running))
+        Lock::new(self.lock.write(), &self.running)
     }
 
     /// The name as given; see the async [`name`](crate::RwLock::name).

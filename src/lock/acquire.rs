@@ -26,19 +26,42 @@ use crate::state::shared::{Taken, check_lease};
 use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;
 use super::stray::{is_stray_hold, release_stray_hold};
+use super::verbs::Acquire;
 use super::waiter::{Next, Retries, Wait, Waiter, needed, rejection};
 use super::waking::Waking;
 
-impl<K> Lock<K> {
+impl<K> Acquire for Lock<K> {
+    type Guard = LockGuard<K>;
+
     /// Not `async`: that future would keep another copy of the arguments.
-    pub(crate) fn acquire(
+    fn acquire(
         &self,
         wait: Wait,
-    ) -> impl Future<Output = Result<Option<LockGuard<K>>, Error>> {
+    ) -> impl Future<Output = Result<Option<LockGuard<K>>, Error>> + Send {
         let found = self.acquire_or_find(wait, false);
         found.map_ok(TryLock::acquired)
     }
 
+    #[cfg(feature = "blocking")]
+    fn leased(&self, lease: Duration) -> Self {
+        self.lease(lease)
+    }
+
+    #[cfg(feature = "blocking")]
+    fn with_owner(&self, owner: &Owner) -> Self {
+        self.owned_by(owner)
+    }
+
+    #[cfg(feature = "blocking")]
+    fn of_this_thread(&self) -> Self {
+        match &self.owner {
+            Some(_) => self.clone(),
+            None => self.owned_by(&Owner::of_thread(self.client_id())),
+        }
+    }
+}
+
+impl<K> Lock<K> {
     /// As [`try_lock_for`](Self::try_lock_for), with what the latest attempt found, if there was one. A wait of zero is
     /// [`try_lock`](Self::try_lock).
     #[cfg(feature = "macros")]

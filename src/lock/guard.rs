@@ -7,10 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tracing::Span;
+
 use super::member::extend_hold;
 use super::release::OpenHold;
-use crate::base::runtime::{span, until};
-use crate::core::Face;
+use super::verbs::{Held, until_at_risk};
+use crate::base::runtime::span;
+use crate::core::{Face, LossReason};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::hold_handle::{Hold, HoldHandle};
@@ -125,27 +128,6 @@ impl<K> LockGuard<K> {
             .await
     }
 
-    /// Runs `body` until it ends or the hold is lost, which drops it and is an error; a body whose lock is lost
-    /// already does not begin. Then releases the hold: with the body's value comes whether it was held until now.
-    pub(crate) async fn run<F, Fut>(
-        self,
-        body: F,
-    ) -> Result<(Fut::Output, Result<(), Error>), Error>
-    where
-        F: FnOnce(HoldHandle<K>) -> Fut,
-        Fut: Future,
-    {
-        self.not_lost()?;
-        let span = span!("run", lock = %self.name(), owner = %self.owner(), kind = self.kind().unless_plain());
-        let ended = until(self.lost(), span.as_deref(), || body(self.handle())).await;
-        let value = ended.map_err(|reason| self.lost_by(reason))?;
-        let released = match self.not_lost() {
-            Ok(()) => self.unlock().await,
-            lost => lost,
-        };
-        Ok((value, released))
-    }
-
     /// Extends a fixed lease to at least `lease` from now; never shortens it.
     ///
     /// # Errors
@@ -197,6 +179,63 @@ impl<K> LockGuard<K> {
         self.open.detach();
         self.measured.detached();
     }
+}
+
+impl<K> Held for LockGuard<K> {
+    type Hold = HoldHandle<K>;
+    type Loss = LossReason;
+    #[cfg(feature = "blocking")]
+    type Known = Hold;
+
+    fn hold(&self) -> HoldHandle<K> {
+        self.handle()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn known(&self) -> &Hold {
+        self
+    }
+
+    fn not_lost(&self) -> Result<(), Error> {
+        self.handle.not_lost()
+    }
+
+    fn until_lost(&self) -> impl Future<Output = LossReason> + Send {
+        self.lost()
+    }
+
+    fn lost_by(&self, reason: LossReason) -> Error {
+        self.handle.lost_by(reason)
+    }
+
+    async fn at_risk(&self) {
+        at_risk(&self.handle).await;
+    }
+
+    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.unlock()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn extended(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.extend(lease)
+    }
+
+    fn span(&self, leads: bool) -> Option<Box<Span>> {
+        let (lock, owner, kind) = (self.name(), self.owner(), self.kind().unless_plain());
+        match leads {
+            true => span!("lead", %lock, %owner, kind),
+            false => span!("run", %lock, %owner, kind),
+        }
+    }
+}
+
+/// Resolves when the hold is not sure any more: its renewal is overdue, or it was lost.
+pub(crate) async fn at_risk<K>(handle: &HoldHandle<K>) {
+    let look = || (handle.state(), handle.overdue_at());
+    let watching = pin!(until_at_risk(handle.lost(), look));
+    // When the client's runtime has ended, nothing renews the hold either.
+    let _ = handle.entry.shared().on_client_runtime(watching).await;
 }
 
 impl<K> Deref for LockGuard<K> {

@@ -28,15 +28,6 @@ impl<K> Lock<K> {
         Ok(self.owned_by(&owner))
     }
 
-    /// The same lock with the owner that it was given, or else the calling thread's.
-    #[cfg(feature = "blocking")]
-    pub(crate) fn of_this_thread(&self) -> Self {
-        match &self.owner {
-            Some(_) => self.clone(),
-            None => self.owned_by(&Owner::of_thread(self.client_id())),
-        }
-    }
-
     pub(crate) fn given_name(&self) -> &Arc<str> {
         &self.given
     }

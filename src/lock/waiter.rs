@@ -289,7 +289,8 @@ impl Entry {
 
 /// How long a caller is ready to wait.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Wait {
+#[allow(unnameable_types, unreachable_pub)]
+pub enum Wait {
     /// One attempt, which ends then if not before. Without a limit it ends as a command does.
     Never(Option<Instant>),
     Until(Instant),
@@ -307,6 +308,12 @@ impl Wait {
             Duration::ZERO => Self::Never(Some(now + SHORTEST_ANSWER)),
             wait => Self::Until(now + wait.min(LEASE_MAX)),
         }
+    }
+
+    /// The same by its end. One that has passed is a wait of zero.
+    pub(crate) fn by(deadline: std::time::Instant) -> Self {
+        let deadline = Instant::from_std(deadline);
+        Self::of(deadline.saturating_duration_since(Instant::now()))
     }
 
     pub(crate) fn deadline(self) -> Option<Instant> {

@@ -8,13 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 
 use crate::core::LossReason;
 use crate::error::Error;
 use crate::kind::LockKind;
-use crate::lock::LockGuard;
 use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
+use crate::lock::verbs::Held;
+use crate::lock::{LockGuard, at_risk};
 
 /// Several locks that are held together. Release them with [`unlock`](Self::unlock), or drop the guard to release them
 /// in the background.
@@ -48,11 +49,6 @@ impl MultiGuard {
             loss: Arc::default(),
         };
         Self { hold, guards }
-    }
-
-    /// What can be handed to a body.
-    pub(super) fn hold(&self) -> MultiHold {
-        self.hold.clone()
     }
 
     /// Releases all of them, side by side, and reports whether all were held until now.
@@ -118,6 +114,48 @@ impl MultiGuard {
             extended.map_err(|error| error.about(guard.entry.name.given()))
         });
         join_all(extending).await.into_iter().collect()
+    }
+}
+
+impl Held for MultiGuard {
+    type Hold = MultiHold;
+    type Loss = MemberLoss;
+    #[cfg(feature = "blocking")]
+    type Known = MultiHold;
+
+    fn hold(&self) -> MultiHold {
+        self.hold.clone()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn known(&self) -> &MultiHold {
+        &self.hold
+    }
+
+    fn not_lost(&self) -> Result<(), Error> {
+        self.loss().map_or(Ok(()), |loss| Err(loss.error()))
+    }
+
+    fn until_lost(&self) -> impl Future<Output = MemberLoss> + Send {
+        self.lost()
+    }
+
+    fn lost_by(&self, loss: MemberLoss) -> Error {
+        loss.error()
+    }
+
+    async fn at_risk(&self) {
+        let members = self.members().iter();
+        select_all(members.map(|hold| Box::pin(at_risk(hold)))).await;
+    }
+
+    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.unlock()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn extended(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.extend(lease)
     }
 }
 
@@ -225,11 +263,6 @@ impl MultiHold {
             let (_, hold, reason) = losses.min_by_key(|(at, ..)| *at)?;
             Some(self.note(hold, reason))
         })
-    }
-
-    /// An error if one of them was lost.
-    pub(crate) fn not_lost(&self) -> Result<(), Error> {
-        self.loss().map_or(Ok(()), |loss| Err(loss.error()))
     }
 
     /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs. After the end it

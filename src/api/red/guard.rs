@@ -18,6 +18,7 @@ use super::rule::quorum;
 use crate::core::LossReason;
 use crate::error::{Error, Operation};
 use crate::lock::hold_handle::HoldState;
+use crate::lock::verbs::{Held, until_at_risk};
 use crate::lock::{Lock, extend_hold};
 
 /// A [`RedLock`](crate::RedLock) that is held. Release it with [`unlock`](Self::unlock), or drop it to release it in the
@@ -59,10 +60,6 @@ impl RedGuard {
         }
     }
 
-    pub(super) fn hold(&self) -> RedHold {
-        self.hold.clone()
-    }
-
     /// Releases the lock at every server, and returns when a quorum has answered, or after the
     /// [`member_timeout`](crate::RedLock::member_timeout). The other releases go on in the background.
     ///
@@ -83,12 +80,12 @@ impl RedGuard {
     /// # }
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
-        let (ballot, home) = (&self.hold.ballot, &self.home);
+        let ballot = &self.hold.ballot;
         // A quorum that is gone by now is noted first.
         let _ = ballot.state();
         let guards = ballot.end(Ending::Released);
         if let Some(Ending::Lost(reason)) = ballot.ending() {
-            return Err(Error::lost(home.name(), home.kind(), reason));
+            return Err(self.lost_by(reason));
         }
         let unlocks = guards.into_iter().map(|guard| async {
             let name = Arc::clone(guard.entry.name.given());
@@ -139,14 +136,6 @@ impl RedGuard {
         self.confirmed(extending, Operation::Extending).await
     }
 
-    /// An error if the quorum is lost.
-    pub(crate) fn not_lost(&self) -> Result<(), Error> {
-        match self.hold.state() {
-            HoldState::Lost(reason) => Err(Error::lost(self.home.name(), self.home.kind(), reason)),
-            _ => Ok(()),
-        }
-    }
-
     /// Waits until a quorum has confirmed what it was asked for.
     async fn confirmed(
         &self,
@@ -164,6 +153,61 @@ impl RedGuard {
         self.home.on_runtime(confirmed).await
     }
 }
+
+impl Held for RedGuard {
+    type Hold = RedHold;
+    type Loss = LossReason;
+    #[cfg(feature = "blocking")]
+    type Known = RedHold;
+
+    fn hold(&self) -> RedHold {
+        self.hold.clone()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn known(&self) -> &RedHold {
+        &self.hold
+    }
+
+    fn not_lost(&self) -> Result<(), Error> {
+        match self.hold.state() {
+            HoldState::Lost(reason) => Err(self.lost_by(reason)),
+            _ => Ok(()),
+        }
+    }
+
+    fn until_lost(&self) -> impl Future<Output = LossReason> + Send {
+        self.lost()
+    }
+
+    fn lost_by(&self, reason: LossReason) -> Error {
+        Error::lost(self.home.name(), self.home.kind(), reason)
+    }
+
+    async fn at_risk(&self) {
+        let look = || {
+            // Those of members that are at risk already have passed.
+            let soon = tokio::time::Instant::now() + LOOK_AGAIN;
+            let overdue = self.hold.overdue_at();
+            (self.hold.state(), overdue.map(|at| at.max(soon)))
+        };
+        let watching = until_at_risk(self.lost(), look);
+        // When the client's runtime has ended, nothing renews the hold either.
+        let _ = self.home.on_runtime(watching).await;
+    }
+
+    fn release(self) -> impl Future<Output = Result<(), Error>> + Send {
+        self.unlock()
+    }
+
+    #[cfg(feature = "blocking")]
+    fn extended(&self, lease: Duration) -> impl Future<Output = Result<(), Error>> + Send {
+        self.extend(lease)
+    }
+}
+
+/// How often a hold is looked at whose renewals are overdue at a minority of its servers.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 impl Drop for RedGuard {
     fn drop(&mut self) {
