@@ -762,6 +762,8 @@ async fn a_term_is_over_when_the_first_renewals_are_overdue() {
     }
     let lock = Servers::red(&clients);
     let (begun, mut begins) = mpsc::unbounded_channel();
+    // The first is one of the quorum that the term begins with.
+    servers.servers[1].pause();
     let leading = tokio::spawn(async move {
         lock.lead(|hold| {
             let _ = begun.send(hold);
@@ -771,6 +773,7 @@ async fn a_term_is_over_when_the_first_renewals_are_overdue() {
     });
     let hold = within(ms(5_000), begins.recv()).await.expect("in time");
     let hold = hold.expect("it leads");
+    servers.servers[1].resume();
     let pauses = servers.servers[1..].iter();
     pauses.for_each(|server| server.pause());
     eventually("the term is over", ms(15_000), || {
@@ -1139,6 +1142,41 @@ async fn an_outage_at_the_deadline_is_no_holder() {
     let failed = found.expect("no panic");
     assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
     hang.iter().for_each(|server| server.resume());
+    held.unlock().await.expect("held");
+    servers.finish().await;
+}
+
+/// Another one has it when the call begins; then most of the servers refuse, and hang when its time is over.
+#[tokio::test]
+async fn an_outage_after_a_refusal_is_no_holder() {
+    let servers = Servers::new(3).await;
+    let held = taken(&servers.other()).await;
+    let lock = servers.lock().member_timeout(ms(600));
+    let before = servers.calls();
+    let call = tokio::spawn(async move { lock.try_lock_for(ms(2_500)).await });
+    eventually("it is asked again", ms(1_000), || {
+        servers.calls() >= before + 6
+    })
+    .await;
+    let most = &servers.servers[..2];
+    let need_replicas = |replicas| {
+        for server in most {
+            let words = ["CONFIG", "SET", "min-replicas-to-write", replicas];
+            server.control().run(&words);
+        }
+    };
+    need_replicas("1");
+    let before = servers.calls();
+    eventually("they have refused", ms(1_000), || {
+        servers.calls() >= before + 6
+    })
+    .await;
+    most.iter().for_each(|server| server.pause());
+    let found = within(ms(5_000), call).await.expect("in time");
+    let failed = found.expect("no panic");
+    most.iter().for_each(|server| server.resume());
+    assert!(failed.is_err(), "{failed:?}");
+    need_replicas("0");
     held.unlock().await.expect("held");
     servers.finish().await;
 }
