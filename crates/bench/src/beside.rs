@@ -9,6 +9,7 @@ use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
 use crate::looping::{self, Section, Shared, Timed};
 use crate::sample::Sample;
+use crate::scenario::OURS;
 use crate::workers::{self, connect};
 
 pub struct Beside {
@@ -66,7 +67,7 @@ impl System for Beside {
             }
             let longer = took.max(jvm.took);
             vec![
-                (crate::scenarios::OURS, Sample::of_tasks(ours, took)),
+                (OURS, Sample::of_tasks(ours, took)),
                 (jvm::NAME, Sample::of_tasks(jvm.times, jvm.took)),
                 (BOTH, Sample::of_tasks(both, longer).with_scripts(calls)),
             ]

@@ -12,7 +12,7 @@ use crate::context::{Amount, Context, Played, System};
 use crate::jvm::Redisson;
 use crate::looping::Looping;
 use crate::sample::{self, Sample};
-use crate::scenarios::{OURS, own};
+use crate::scenario::{OURS, own};
 use crate::workers::{self, LEASE_MS, channel, connect, owner, text};
 
 /// All of them with this many owners of one client each.

@@ -13,7 +13,7 @@ use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
 use crate::process::Cpu;
 use crate::sample::{self, Sample};
-use crate::scenarios::own;
+use crate::scenario::{OURS, own};
 use crate::workers::{LEASE_MS, channel, connect, owner, text};
 
 /// For how long the waiter has been asleep before the unlock.
@@ -85,7 +85,7 @@ impl System for Ours {
             }
             let cpu = context.cpu_since(cpu);
             let calls = context.scripts() - before;
-            vec![(crate::scenarios::OURS, with_cpu(sample(nanos), calls, cpu))]
+            vec![(OURS, with_cpu(sample(nanos), calls, cpu))]
         })
     }
 }

@@ -12,7 +12,7 @@ use crate::jvm::{self, Redisson};
 use crate::looping::{Worker, check};
 use crate::process::Cpu;
 use crate::sample::{self, Sample};
-use crate::scenarios::own;
+use crate::scenario::{OURS, own};
 use crate::workers::{Pass, connect};
 
 /// One herd after the other until the time is over; in each everybody has the lock exactly once.
@@ -105,7 +105,7 @@ impl System for Ours {
             loop {
                 let (times, took) = self.once().await;
                 if !herds.note(times, took) {
-                    return vec![(crate::scenarios::OURS, herds.sample(context))];
+                    return vec![(OURS, herds.sample(context))];
                 }
             }
         })
@@ -121,14 +121,11 @@ pub struct Passing<S> {
 
 impl<S: Scripts> Passing<S> {
     fn boxed(name: &'static str, scripts: &Arc<S>, waiters: usize) -> Box<dyn System> {
-        let lock = own(
-            NAME,
-            if name == PASS_FRED {
-                "fred"
-            } else {
-                "redis-rs"
-            },
-        );
+        let other = match name {
+            PASS_FRED => "fred",
+            _ => "redis-rs",
+        };
+        let lock = own(NAME, other);
         let pass = Pass::new(scripts, &lock, waiters);
         Box::new(Self { name, lock, pass })
     }

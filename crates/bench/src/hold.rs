@@ -15,6 +15,7 @@ use tokio::process::Command;
 use crate::context::{Amount, Context, Played, System, script_calls};
 use crate::process::{self, Cpu};
 use crate::sample::{self, Sample};
+use crate::scenario::OURS;
 use crate::{heap, jvm};
 
 /// What is held, and for how long.
@@ -124,7 +125,7 @@ impl System for Ours {
             if context.is_checked() {
                 assert_eq!(sample.figures[sample::LOST], 0.0, "locks were lost");
             }
-            vec![(crate::scenarios::OURS, sample)]
+            vec![(OURS, sample)]
         })
     }
 

@@ -7,7 +7,7 @@ use crate::jvm;
 use crate::readers::ALONE;
 use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
-use crate::scenarios::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
+use crate::scenario::{FRED, FRED_DEFAULT, MORE_CONNECTIONS, OURS, REDIS};
 
 /// The text after the results; a paragraph whose scenario was not played is left out.
 pub fn text(outcomes: &[Outcome]) -> String {
@@ -259,7 +259,7 @@ mod tests {
     use crate::process::Cpu;
     use crate::results::Row;
     use crate::sample::Sample;
-    use crate::scenarios::SCENARIOS;
+    use crate::scenario::SCENARIOS;
 
     fn row(system: &'static str, pairs: usize, client: f64) -> Row {
         let took = Duration::from_secs(1);

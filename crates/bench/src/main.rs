@@ -27,6 +27,7 @@ mod process;
 mod readers;
 mod results;
 mod sample;
+mod scenario;
 mod scenarios;
 mod sweeps;
 mod targets;
@@ -39,7 +40,7 @@ use std::time::{Duration, Instant};
 use self::context::{Context, Form};
 use self::hold::Plan;
 use self::results::Outcome;
-use self::scenarios::{OWN_PART, SCENARIOS, Scenario};
+use self::scenario::{OWN_PART, SCENARIOS, Scenario};
 
 const USAGE: &str = "usage: bench [--quick | --smoke] [--only SCENARIO]...";
 

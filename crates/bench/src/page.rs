@@ -11,7 +11,7 @@ use crate::limits;
 use crate::plots;
 use crate::results::{self, Outcome};
 use crate::sample::{self, Spread};
-use crate::scenarios::{RSLOCK, SCENARIOS};
+use crate::scenario::{RSLOCK, SCENARIOS};
 use crate::sweeps::{self, Sweep};
 use crate::targets;
 

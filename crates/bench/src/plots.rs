@@ -256,7 +256,7 @@ const LEGEND_ROW: u32 = 24;
 /// The same system has the same colour everywhere; the palette is for all kinds of eyes.
 fn colour(system: &str) -> RGBColor {
     match system {
-        crate::scenarios::OURS => RGBColor(0, 114, 178),
+        crate::scenario::OURS => RGBColor(0, 114, 178),
         crate::jvm::NAME => RGBColor(213, 94, 0),
         name if name.starts_with("rslock") => RGBColor(0, 158, 115),
         name if name.contains("a task that wakes") => RGBColor(86, 180, 233),
@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use crate::results::Row;
     use crate::sample::Sample;
-    use crate::scenarios::SCENARIOS;
+    use crate::scenario::SCENARIOS;
 
     #[test]
     fn a_logarithmic_axis_has_its_ends_where_the_values_are() {
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn every_plot_is_drawn_on_its_own_background_in_a_legible_size() {
         let folder = std::env::temp_dir().join(format!("bench-plots-{}", std::process::id()));
-        let systems = [crate::scenarios::OURS, crate::jvm::NAME, "floor: fred"];
+        let systems = [crate::scenario::OURS, crate::jvm::NAME, "floor: fred"];
         let rows = |size| systems.map(|system| row(system, size)).to_vec();
         let outcomes = SCENARIOS.map(|scenario| Outcome {
             scenario,

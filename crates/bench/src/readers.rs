@@ -10,7 +10,7 @@ use crate::context::{Amount, Context, Form, Played, System};
 use crate::jvm::{self, Redisson};
 use crate::looping::{Section, Timed, Worker, run};
 use crate::sample::{self, Sample};
-use crate::scenarios::{OURS, own};
+use crate::scenario::{OURS, own};
 use crate::workers::{LEASE_MS, connect, owner, text};
 
 /// All of them with this many tasks of one client each. The floor has no writers.

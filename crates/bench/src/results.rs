@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::context::Form;
 use crate::sample::{self, Sample, Spread};
-use crate::scenarios::{OURS, Scenario};
+use crate::scenario::{OURS, Scenario};
 
 /// One system in all rounds of a scenario.
 #[derive(Debug, Clone)]
@@ -272,7 +272,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::scenarios::SCENARIOS;
+    use crate::scenario::SCENARIOS;
 
     fn outcome() -> Outcome {
         let sample = |micros: u64| {

@@ -8,7 +8,7 @@ use crate::herd::PASS_FRED;
 use crate::jvm;
 use crate::results::{Outcome, number};
 use crate::sample::{self, Spread};
-use crate::scenarios::{FRED, FRED_DEFAULT, OURS, REDIS};
+use crate::scenario::{FRED, FRED_DEFAULT, OURS, REDIS};
 
 /// One figure of one system, or ours divided by that of another one.
 struct Target {
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
     use crate::results::Row;
     use crate::sample::Sample;
-    use crate::scenarios::SCENARIOS;
+    use crate::scenario::SCENARIOS;
 
     #[test]
     fn a_target_is_met_or_missed_by_the_median_of_its_rounds() {
