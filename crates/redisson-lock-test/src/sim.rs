@@ -13,6 +13,7 @@
 
 mod clients;
 mod cluster;
+mod command;
 mod connection;
 mod direct;
 mod execute;

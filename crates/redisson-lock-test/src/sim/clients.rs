@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
-use redisson_lock::test_util::{PubSubEvent, Role};
+use redisson_lock::test_util::Role;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Command;
-use super::network::{Answered, Event, Wire, Written};
+use super::command::Command;
+use super::network::{Answered, Event, Opened, Wire, Written};
 use super::server::Server;
 
 /// What clients do with their connections.
@@ -102,13 +102,6 @@ impl Server {
         self.state.lock().cut(serial, true);
         self.changed.notify_one();
     }
-}
-
-/// A connection as its client gets it.
-pub(super) struct Opened {
-    pub(super) serial: u64,
-    pub(super) ended: CancellationToken,
-    pub(super) received: mpsc::UnboundedReceiver<PubSubEvent>,
 }
 
 /// What can be seen from outside.

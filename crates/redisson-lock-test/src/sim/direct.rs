@@ -10,21 +10,11 @@ use std::time::Duration;
 use redisson_lock::test_util::{Reply, ScriptCall};
 use tokio::time::Instant;
 
-use super::connection::{Command, text};
+use super::command::{Command, text};
 use super::keyspace::{Keyspace, RenewReply, is_read_hold};
 use super::network::{Event, Latency, Network};
 use super::rights::Rights;
-use super::server::{Executed, Observer, Server};
-
-/// What makes things happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pace {
-    /// [`Server::run`], each thing at its instant.
-    Events,
-    /// What a client sends is executed before the call returns. There is no task, so one
-    /// server can serve clients of any runtime, and nothing but timers is ever waited for.
-    AtOnce,
-}
+use super::server::{Executed, Observer, Pace, Server};
 
 impl Server {
     /// A server that needs no task.

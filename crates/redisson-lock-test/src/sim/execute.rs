@@ -4,7 +4,7 @@ use redisson_lock::test_util::Reply;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
-use super::connection::Command;
+use super::command::Command;
 use super::keyspace::Answer;
 use super::network::{Event, Network, Wire, Written};
 use super::rights::{self, Rights};

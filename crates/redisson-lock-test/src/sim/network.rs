@@ -6,16 +6,16 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use fastrand::Rng;
-use redisson_lock::test_util::{Change, PubSubEvent, Reply, Role};
+use redisson_lock::test_util::{Change, PubSubEvent, Reply, Report, Role};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
-use super::connection::Command;
+use super::command::Command;
+use super::keyspace::Stored;
 use super::lua::Interpreter;
 use super::rights::{self, Rights};
-use super::tracking::Tracking;
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -124,6 +124,20 @@ pub(super) struct Wire {
     pub(super) rng: Rng,
     /// `None`: it gets no reports of changes.
     pub(super) tracking: Option<Tracking>,
+}
+
+/// A connection as its client gets it.
+pub(super) struct Opened {
+    pub(super) serial: u64,
+    pub(super) ended: CancellationToken,
+    pub(super) received: mpsc::UnboundedReceiver<PubSubEvent>,
+}
+
+/// What a connection has read.
+pub(super) struct Tracking {
+    pub(super) report: Report,
+    /// Each key as it was then.
+    pub(super) read: BTreeMap<String, Option<Stored>>,
 }
 
 pub(super) type Answered = Result<Reply, String>;

@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::cluster::{Cluster, NODES};
-use super::direct::Pace;
 use super::keyspace::Keyspace;
 use super::lua::Interpreter;
 use super::network::{Event, Latency, Network, What};
@@ -28,6 +27,16 @@ pub struct Server {
     start: Instant,
     pub(super) seed: u64,
     pub(super) pace: Pace,
+}
+
+/// What makes things happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pace {
+    /// [`Server::run`], each thing at its instant.
+    Events,
+    /// What a client sends is executed before the call returns. There is no task, so one
+    /// server can serve clients of any runtime, and nothing but timers is ever waited for.
+    AtOnce,
 }
 
 /// Who looks on, and judges.

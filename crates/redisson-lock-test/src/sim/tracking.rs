@@ -4,16 +4,8 @@ use std::collections::BTreeMap;
 
 use redisson_lock::test_util::Report;
 
-use super::keyspace::Stored;
-use super::network::{Network, What};
+use super::network::{Network, Tracking, What};
 use super::server::Server;
-
-/// What a connection has read.
-pub(super) struct Tracking {
-    pub(super) report: Report,
-    /// Each key as it was then.
-    read: BTreeMap<String, Option<Stored>>,
-}
 
 impl Server {
     /// From now on connections may ask for reports.
