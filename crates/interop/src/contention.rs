@@ -4,11 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::fair::Queue;
 use crate::fixture::{Fixture, Load, Scenario};
 use crate::party::{Client, Party};
+use crate::stored::Queue;
 use test_support::kinds::token_key;
-
 use test_support::{Control, Fate, Proxy, ms, stalls};
 
 pub fn scenarios() -> Vec<Scenario> {

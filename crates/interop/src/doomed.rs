@@ -6,9 +6,7 @@ use std::time::Duration;
 use redisson_lock::{Lock, LockGuard};
 
 use crate::fixture::{Fixture, LONG, QUICK};
-use crate::joint::{self, Caller, Kind};
 use crate::party::{Client, Party};
-use crate::tokens;
 use crate::worker::{Worker, lock_named};
 use test_support::ms;
 use test_support::peer::Peer;
@@ -60,25 +58,7 @@ impl Doomed {
         Self::Java { jvm, worker }
     }
 
-    /// The same with the locks of the fixture's name at all these servers, which it takes once.
-    pub async fn jointly(fixture: &Fixture, kind: Kind, urls: &[String]) -> Self {
-        let name = fixture.name.clone();
-        if fixture.first.is_rust() {
-            let order = format!("{} {} {name}", kind.word(), urls.join(","));
-            return Self::this_program("INTEROP_JOINT", order);
-        }
-        let jvm = fixture.another_jvm().await;
-        let mut parties = Vec::new();
-        for url in urls {
-            parties.push(Party::java(&jvm, url, QUICK, &[]).await);
-        }
-        let mut caller = Caller::new(kind, &parties, &name);
-        tokio::spawn(async move { caller.lock(None).await });
-        let worker = parties[0].worker();
-        Self::Java { jvm, worker }
-    }
-
-    fn this_program(variable: &str, order: String) -> Self {
+    pub fn this_program(variable: &str, order: String) -> Self {
         let program = std::env::current_exe().expect("a program");
         let mut command = std::process::Command::new(program);
         command.env(variable, order);
@@ -125,43 +105,7 @@ impl Drop for Doomed {
     }
 }
 
-/// What the child process does, if this is one.
-pub fn is_child() -> bool {
-    let order = std::env::var("INTEROP_HOLD");
-    let joint = std::env::var("INTEROP_JOINT");
-    let tokens = std::env::var("INTEROP_TOKENS");
-    let once = std::env::var("INTEROP_TRY");
-    if order.is_err() && joint.is_err() && tokens.is_err() && once.is_err() {
-        return false;
-    }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        if let Ok(tokens) = tokens {
-            return tokens::process(&tokens).await;
-        }
-        let mut guards = Vec::new();
-        if let Ok(order) = order {
-            guards = hold(&order).await;
-        }
-        let once = match once {
-            Ok(once) => Some(try_once(&once).await),
-            Err(_) => None,
-        };
-        let caller = match joint {
-            Ok(joint) => Some(joint::hold(&joint).await),
-            Err(_) => None,
-        };
-        // Not for ever, should its parent be killed first.
-        tokio::time::sleep(Duration::from_secs(60)).await;
-        drop((guards, caller, once));
-    });
-    true
-}
-
-async fn hold(order: &str) -> Vec<LockGuard> {
+pub async fn hold(order: &str) -> Vec<LockGuard> {
     let (holds, lock) = ordered(order, QUICK).await;
     let mut guards = Vec::new();
     for _ in 0..holds {
@@ -171,7 +115,7 @@ async fn hold(order: &str) -> Vec<LockGuard> {
 }
 
 /// The client stays, and with it what it does in the background.
-async fn try_once(order: &str) -> (Lock, Option<LockGuard>) {
+pub async fn try_once(order: &str) -> (Lock, Option<LockGuard>) {
     let (wait, lock) = ordered(order, LONG).await;
     let guard = lock.try_lock_for(ms(wait)).await.expect("answered");
     (lock, guard)

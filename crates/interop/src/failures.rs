@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::doomed::Doomed;
-use crate::fixture::{Fixture, Load, QUICK, Scenario, between, channel, eventually};
+use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
+use crate::stored::channel;
 use crate::waiting::{begin, is_woken_by};
 use test_support::{Monitor, ms};
 

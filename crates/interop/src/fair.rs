@@ -1,13 +1,14 @@
 //! Fair locks on both sides: what locks of other kinds do as well, and the queue, which only they have.
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use crate::doomed::Doomed;
-use crate::fixture::{Fixture, Load, Scenario, between, channel, eventually};
+use crate::fixture::{Fixture, Load, Scenario, between, eventually};
 use crate::party::Party;
+use crate::stored::{Queue, since_1970};
 use crate::waiting::{begin, is_woken_by};
 use crate::{contention, failures, holding, waiting};
 use test_support::{Control, Monitor, ms, stalls};
@@ -89,109 +90,6 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios.extend(leaving::scenarios());
     scenarios.extend(counting::scenarios());
     scenarios
-}
-
-/// The queue of a fair lock in Redis.
-pub struct Queue {
-    lock: String,
-    list: String,
-    ends: String,
-    channel: String,
-}
-
-fn is_heard(control: &mut Control, channel: &str) -> bool {
-    // Before Redis 7.0 there are no sharded channels.
-    ["NUMSUB", "SHARDNUMSUB"].into_iter().any(|kind| {
-        let listeners = control.try_run(&["PUBSUB", kind, channel]);
-        listeners.is_ok_and(|listeners| listeners.ends_with(" 1"))
-    })
-}
-
-impl Queue {
-    /// By the rule for channels.
-    pub fn of(key: &str) -> Self {
-        let [list, ends] = ["queue", "timeout"].map(|what| match key.contains('{') {
-            true => format!("redisson_lock_{what}:{key}"),
-            false => format!("redisson_lock_{what}:{{{key}}}"),
-        });
-        let channel = channel(key);
-        Self {
-            lock: key.to_owned(),
-            list,
-            ends,
-            channel,
-        }
-    }
-
-    /// Who is in it, the next one first.
-    pub fn owners(&self, control: &mut Control) -> Vec<String> {
-        let owners = control.run(&["LRANGE", &self.list, "0", "-1"]);
-        let owners = owners.split(' ').filter(|owner| !owner.is_empty());
-        owners.map(str::to_owned).collect()
-    }
-
-    /// Waits until this many owners are in it, in the list and in the sorted set, each of which listens to its channel.
-    pub async fn waits(&self, control: &mut Control, owners: usize) {
-        self.waits_in(control, &mut [], owners).await;
-    }
-
-    /// In a cluster they may listen at another node, if their channel is not a sharded one.
-    pub async fn waits_in(&self, home: &mut Control, nodes: &mut [Control], owners: usize) {
-        let wait = || {
-            let seen = self.owners(home);
-            let scores = home.number(&["ZCARD", &self.ends]);
-            let listens = |owner: &String| {
-                let channel = format!("{}:{owner}", self.channel);
-                is_heard(home, &channel) || nodes.iter_mut().any(|node| is_heard(node, &channel))
-            };
-            scores == owners as i64 && seen.len() == owners && seen.iter().all(listens)
-        };
-        eventually(&format!("{owners} owners in {}", self.list), wait).await;
-    }
-
-    /// Waits until these owners are in it, in this order.
-    async fn becomes(&self, control: &mut Control, owners: &[String]) {
-        eventually(&format!("{owners:?} in {}", self.list), || {
-            let scores = control.number(&["ZCARD", &self.ends]);
-            scores == owners.len() as i64 && self.owners(control) == owners
-        })
-        .await;
-    }
-
-    /// Waits until the last of this many owners has found the lock held twice: before it listened to its channel, and
-    /// after. Returns this owner.
-    async fn last_looks_again(
-        &self,
-        control: &mut Control,
-        owners: usize,
-        monitor: Monitor,
-    ) -> String {
-        self.waits(control, owners).await;
-        let owner = self.owners(control).remove(owners - 1);
-        let (lock, field, mut looks) = (&self.lock, owner.clone(), 0);
-        let looked = move || {
-            // Each side asks whether the lock has its field.
-            let is_one = |line: &&String| {
-                line.contains(" lua] \"h") && line.contains(&field) && line.contains(lock)
-            };
-            looks += monitor.take(control).iter().filter(is_one).count();
-            looks >= 2
-        };
-        eventually("it looks again", looked).await;
-        owner
-    }
-
-    /// The place of an owner ends in this time.
-    fn shorten(&self, control: &mut Control, owner: &str, left: Duration) {
-        let end = (since_1970() + left).as_millis().to_string();
-        control.run(&["ZADD", &self.ends, "XX", &end, owner]);
-    }
-
-    /// When the place of an owner ends, in milliseconds since 1970.
-    fn end(&self, control: &mut Control, owner: &str) -> Option<i64> {
-        let score = control.run(&["ZSCORE", &self.ends, owner]);
-        score.parse::<f64>().ok().map(|end| end as i64)
-    }
 }
 
 /// Owners that come one after the other, and give the lock back when they have had it.
@@ -395,8 +293,4 @@ async fn dead_head(fixture: Fixture) {
     between("after its end", at.saturating_duration_since(end), 0, 500);
     next.unlock(name).await.expect("held");
     assert_eq!(control.number(&["EXISTS", &queue.list, &queue.ends]), 0);
-}
-
-fn since_1970() -> Duration {
-    SystemTime::UNIX_EPOCH.elapsed().expect("later")
 }

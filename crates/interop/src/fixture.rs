@@ -7,10 +7,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-use crate::fair::Queue;
 use crate::party::Party;
+use crate::stored::{Queue, channel, fields, parts_channel};
 use crate::worker::{Part, Worker};
-use crate::{read_write, scripts, wire};
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, kinds, ms, stalls};
 
@@ -173,8 +172,8 @@ pub struct Sides {
     /// The JVM lives as long as this.
     peer: Peer,
     url: String,
-    port: u16,
-    long: [[Party; 2]; 2],
+    pub port: u16,
+    pub long: [[Party; 2]; 2],
     quick: [[Party; 2]; 2],
 }
 
@@ -207,18 +206,6 @@ impl Sides {
             long,
             quick,
         }
-    }
-
-    /// Both sides make the same calls, and what stands in Redis is compared.
-    pub async fn compare_on_the_wire(&self) {
-        let [rust, java] = &self.long;
-        wire::check(self.port, rust, java).await;
-        read_write::wire::check(self.port, rust, java).await;
-    }
-
-    /// Scripts of ours beside the JVM's locks.
-    pub async fn send_scripts(&self) {
-        scripts::check(self.port, &self.long[1]).await;
     }
 
     /// Kills the JVM in the middle of everything, or stops it again and again.
@@ -341,7 +328,7 @@ impl Fixture {
     pub fn seen(&self, name: &str) -> String {
         let control = &mut self.control();
         if self.is_read_write {
-            return read_write::fields(control, name).join(" ");
+            return fields(control, name).join(" ");
         }
         let holder = kinds::holder(control, name);
         holder.map_or_else(String::new, |holder| {
@@ -358,7 +345,7 @@ impl Fixture {
     /// The unlock channel of a lock.
     fn channel(&self, key: &str) -> String {
         match self.is_read_write {
-            true => read_write::channel(key),
+            true => parts_channel(key),
             false => channel(key),
         }
     }
@@ -395,15 +382,6 @@ impl Fixture {
     }
 }
 
-/// The unlock channel, by Redisson's rule.
-pub fn channel(name: &str) -> String {
-    if name.contains('{') {
-        format!("redisson_lock__channel:{name}")
-    } else {
-        format!("redisson_lock__channel:{{{name}}}")
-    }
-}
-
 /// Channel and payload.
 pub type Messages = UnboundedReceiver<(String, String)>;
 
@@ -433,12 +411,8 @@ pub fn listen(port: u16, channels: Vec<String>) -> Messages {
 }
 
 /// Waits for a fact.
-pub async fn eventually(what: &str, mut fact: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(20);
-    while !fact() {
-        assert!(Instant::now() < limit, "not within 20 s: {what}");
-        tokio::time::sleep(ms(5)).await;
-    }
+pub async fn eventually(what: &str, fact: impl FnMut() -> bool) {
+    test_support::eventually(what, ms(20_000), fact).await;
 }
 
 /// A time that was measured a moment ago lies between two others, the upper one widened by what the

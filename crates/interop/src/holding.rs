@@ -6,16 +6,18 @@ use std::time::Duration;
 use redisson_lock::LossReason;
 
 use crate::fixture::{Fixture, QUICK, Scenario, between};
-use crate::kinds::WITHOUT_PREFIX;
-use crate::party::{Client, Fail, Party};
+use crate::party::{Client, Party};
 use crate::waiting::{begin, is_woken_by};
-use crate::worker::kind_of;
+use crate::worker::{Fail, kind_of};
 use test_support::kinds::token_key;
 use test_support::ms;
 
 mod cases;
 
 use cases::{delete, lk05, lk08, lk10, lk13, lk14, lk15, lk16, lk18, lk19, lk20, lk21};
+
+/// Redisson has name mappers since 3.15.4.
+pub const WITHOUT_PREFIX: &[&str] = &["3.6.5", "3.12.5"];
 
 pub fn scenarios() -> Vec<Scenario> {
     vec![

@@ -10,7 +10,7 @@ use test_support::{Server, ms};
 
 use crate::doomed::Doomed;
 use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
-use crate::kinds::WITHOUT_PREFIX;
+use crate::holding::WITHOUT_PREFIX;
 use crate::party::{Client, Party};
 
 pub fn scenarios() -> Vec<Scenario> {
@@ -46,13 +46,13 @@ pub fn scenarios() -> Vec<Scenario> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+enum Kind {
     Multi,
     Red,
 }
 
 impl Kind {
-    pub fn word(self) -> &'static str {
+    fn word(self) -> &'static str {
         match self {
             Self::Multi => "multi",
             Self::Red => "red",
@@ -145,7 +145,7 @@ pub enum Caller {
 }
 
 impl Caller {
-    pub fn new(kind: Kind, parties: &[Party], name: &str) -> Self {
+    fn new(kind: Kind, parties: &[Party], name: &str) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1_000_000);
         if let Client::Java { peer, .. } = &parties[0].client {
             let client = |party: &Party| match &party.client {
@@ -368,7 +368,7 @@ async fn watchdog(fixture: Fixture, kind: Kind) {
 async fn killed_holder(fixture: Fixture, kind: Kind) {
     let mut field = Field::with(&fixture, kind, QUICK, "").await;
     let urls: Vec<String> = field.servers.iter().map(Server::url).collect();
-    let holder = Doomed::jointly(&fixture, kind, &urls).await;
+    let holder = doomed(&fixture, kind, &urls).await;
     field.is_held().await;
     assert!(!field.second.try_lock().await, "held");
     holder.signal("-KILL");
@@ -423,6 +423,24 @@ async fn prefix(fixture: Fixture, kind: Kind) {
         is_served(&mut field).await;
         field.close().await;
     }
+}
+
+/// Starts a process of the first party's side that takes the locks of the fixture's name at all these servers once.
+async fn doomed(fixture: &Fixture, kind: Kind, urls: &[String]) -> Doomed {
+    let name = fixture.name.clone();
+    if fixture.first.is_rust() {
+        let order = format!("{} {} {name}", kind.word(), urls.join(","));
+        return Doomed::this_program("INTEROP_JOINT", order);
+    }
+    let jvm = fixture.another_jvm().await;
+    let mut parties = Vec::new();
+    for url in urls {
+        parties.push(Party::java(&jvm, url, QUICK, &[]).await);
+    }
+    let mut caller = Caller::new(kind, &parties, &name);
+    tokio::spawn(async move { caller.lock(None).await });
+    let worker = parties[0].worker();
+    Doomed::Java { jvm, worker }
 }
 
 /// What the child process does: it holds until it is killed.

@@ -12,9 +12,6 @@ use test_support::ms;
 /// Redisson has spin locks since 3.15 and fenced ones since 3.19.
 const WITHOUT: &[&str] = &["3.6.5", "3.12.5"];
 
-/// Redisson has name mappers since 3.15.4.
-pub const WITHOUT_PREFIX: &[&str] = &["3.6.5", "3.12.5"];
-
 macro_rules! of_both_kinds {
     ($($fenced:literal, $spin:literal, $play:path;)*) => {
         vec![$(

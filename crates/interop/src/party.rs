@@ -4,26 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use redisson_lock::{Announce, Error, LockClient, LockClientBuilder, LossReason};
+use redisson_lock::{Announce, LockClient, LockClientBuilder};
 use test_support::peer::Peer;
 
 use crate::worker::{Part, Side, Worker, named};
-
-/// What went wrong, in words that both sides share.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fail {
-    /// Not held by the caller: IllegalMonitorStateException in Java.
-    NotHeld,
-    /// Held before, and lost. Java does not tell the two apart.
-    Lost(LossReason),
-    Other(String),
-}
-
-impl Fail {
-    pub fn is_not_held(&self) -> bool {
-        matches!(self, Self::NotHeld | Self::Lost(_))
-    }
-}
 
 /// How each side is told of a cluster, or of servers behind Sentinel.
 pub struct Several {
@@ -208,21 +192,5 @@ impl Party {
             Client::Rust(client) => drop(client.close(Duration::ZERO).await),
             Client::Java { peer, client } => drop(peer.call("close", &[("client", client)]).await),
         }
-    }
-}
-
-pub fn fail(error: &Error) -> Fail {
-    match error {
-        Error::NotHeld { .. } => Fail::NotHeld,
-        Error::Lost { reason, .. } => Fail::Lost(*reason),
-        other => Fail::Other(other.to_string()),
-    }
-}
-
-pub fn exception((kind, text): (String, String)) -> Fail {
-    if ["IllegalMonitorStateException", "NotHeld"].contains(&kind.as_str()) {
-        Fail::NotHeld
-    } else {
-        Fail::Other(format!("{kind}: {text}"))
     }
 }

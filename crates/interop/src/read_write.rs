@@ -2,6 +2,7 @@
 //! each in its turn: `ww` if both write, `wr` if the first one writes and the second one reads, `rw` the other way round.
 
 use crate::fixture::{Fixture, Load, Scenario, eventually};
+use crate::stored::{fields, parts_channel};
 use crate::worker::Part::{Read, Write};
 use crate::worker::{Part, Worker};
 use crate::{failures, holding, waiting};
@@ -85,23 +86,6 @@ pub fn scenarios() -> Vec<Scenario> {
     scenarios.extend(leases::scenarios());
     scenarios.extend(storm::scenarios());
     scenarios
-}
-
-/// The unlock channel, by Redisson's rule.
-pub fn channel(key: &str) -> String {
-    match key.contains('{') {
-        true => format!("redisson_rwlock:{key}"),
-        false => format!("redisson_rwlock:{{{key}}}"),
-    }
-}
-
-/// The fields of a lock, each with its value, sorted.
-pub fn fields(control: &mut Control, key: &str) -> Vec<String> {
-    let hash = control.hash(key);
-    let words: Vec<&str> = hash.split(' ').filter(|word| !word.is_empty()).collect();
-    let mut fields: Vec<String> = words.chunks(2).map(|pair| pair.join(" ")).collect();
-    fields.sort_unstable();
-    fields
 }
 
 /// The keys of read holds, each with the milliseconds that it has left.

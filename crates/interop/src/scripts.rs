@@ -1,9 +1,9 @@
 //! Scripts of fair locks beside real Redisson, on one server, in a state that is rare. The party here sends them itself, each
 //! twice, as a client does that had no answer.
 
-use crate::fair::Queue;
-use crate::fixture::{channel, eventually};
+use crate::fixture::eventually;
 use crate::party::Party;
+use crate::stored::{Queue, channel};
 use test_support::Control;
 use test_support::kinds::FAIR;
 

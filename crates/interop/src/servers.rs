@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use crate::fixture::{Fixture, Messages, QUICK, Scenario, eventually, listen};
-use crate::party::{Fail, Party, Several};
+use crate::party::{Party, Several};
+use crate::worker::Fail;
 use redisson_lock::Announce;
 use test_support::{Server, ms};
 

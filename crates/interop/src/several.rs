@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use crate::fair::Queue;
-use crate::fixture::{Fixture, QUICK, Scenario, Topology, channel, eventually};
-use crate::party::{Fail, Party, Several};
+use crate::fixture::{Fixture, QUICK, Scenario, Topology, eventually};
+use crate::party::{Party, Several};
 use crate::read_write;
+use crate::stored::{Queue, channel};
 use crate::waiting::{begin, is_woken_by};
 use crate::worker::Part::{Read, Write};
-use crate::worker::Worker;
+use crate::worker::{Fail, Worker};
 use redisson_lock::Announce;
 use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms, slot};
 

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use crate::fixture::{Fixture, Scenario, between};
-use crate::party::Fail;
-use crate::worker::Worker;
+use crate::worker::{Fail, Worker};
 use test_support::{ms, stalls};
 
 pub fn scenarios() -> Vec<Scenario> {

@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use crate::fixture::{channel, eventually, listen};
+use crate::fixture::{eventually, listen};
 use crate::party::Party;
+use crate::stored::channel;
 use crate::worker::Worker;
 use test_support::{Control, Monitor, ms, stalls};
 

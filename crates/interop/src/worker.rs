@@ -4,10 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redisson_lock::{Lock, LockClient, LockGuard, LockKind, Owner, RwHolders};
+use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind, LossReason, Owner, RwHolders};
 use test_support::peer::{Answer, Peer};
-
-use crate::party::{Fail, exception, fail};
 
 /// Somebody who takes and releases locks.
 #[derive(Clone)]
@@ -37,6 +35,22 @@ pub enum Side {
         client: String,
         number: u64,
     },
+}
+
+/// What went wrong, in words that both sides share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fail {
+    /// Not held by the caller: IllegalMonitorStateException in Java.
+    NotHeld,
+    /// Held before, and lost. Java does not tell the two apart.
+    Lost(LossReason),
+    Other(String),
+}
+
+impl Fail {
+    pub fn is_not_held(&self) -> bool {
+        matches!(self, Self::NotHeld | Self::Lost(_))
+    }
 }
 
 /// The name of a lock, after its kind. Both parts of a read-write lock are the same key, which has the name alone.
@@ -383,6 +397,22 @@ impl Worker {
         }
         all.push(("worker", number.to_string()));
         peer.call(verb, &all).await
+    }
+}
+
+fn fail(error: &Error) -> Fail {
+    match error {
+        Error::NotHeld { .. } => Fail::NotHeld,
+        Error::Lost { reason, .. } => Fail::Lost(*reason),
+        other => Fail::Other(other.to_string()),
+    }
+}
+
+fn exception((kind, text): (String, String)) -> Fail {
+    if ["IllegalMonitorStateException", "NotHeld"].contains(&kind.as_str()) {
+        Fail::NotHeld
+    } else {
+        Fail::Other(format!("{kind}: {text}"))
     }
 }
 

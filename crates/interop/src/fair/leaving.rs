@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::task::JoinHandle;
 
 use super::*;
-use crate::party::{Client, Fail};
-use crate::worker::{Worker, kind_of};
+use crate::party::Client;
+use crate::worker::{Fail, Worker, kind_of};
 use test_support::{Fate, Proxy, Rolls};
 
 pub fn scenarios() -> Vec<Scenario> {

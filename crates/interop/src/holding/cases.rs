@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::fixture::{Fixture, between, eventually};
-use crate::party::Fail;
+use crate::worker::Fail;
 use test_support::ms;
 
 /// A partial unlock leaves the lease (in Redisson it is set to the last lease given).

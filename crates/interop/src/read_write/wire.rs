@@ -119,7 +119,7 @@ pub async fn check(port: u16, rust: &[Party; 2], java: &[Party; 2]) {
         );
         Side {
             workers: [parties[0].worker(), parties[1].worker()],
-            messages: listen(port, vec![channel(&key), MARK.to_owned()]),
+            messages: listen(port, vec![parts_channel(&key), MARK.to_owned()]),
             owners: Vec::new(),
             key,
         }
