@@ -13,10 +13,11 @@ mod kinds;
 mod noted;
 pub mod read_write;
 mod replicas;
+pub mod script;
 pub mod server;
 pub mod state;
 mod steps;
-mod unreached;
+pub mod unreached;
 mod verdict;
 mod worlds;
 

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use redisson_lock::{HoldHandle, LossReason, test_util};
 use tokio::time::Instant;
 
-pub use places::{channel_of, queue_keys};
+pub use places::{channel, channel_of, parts_channel, queue_keys};
 
 use parts::Parts;
 use places::Places;

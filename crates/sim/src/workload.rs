@@ -14,12 +14,11 @@ mod shown;
 mod shrink;
 mod world;
 
-pub use actors::ms;
-pub use java::{channel, parts_channel};
+pub use actors::limited;
 pub use program::{
     ClientPlan, Fault, Generation, Inspect, JavaReads, JavaStep, KeysMoved, Program, Round,
-    Several, Step, TaskPlan, Until, Verb,
+    Several, Step, TaskPlan, Until, Verb, ms,
 };
-pub use run::{Outcome, connect, limited, run, runtime};
+pub use run::{Outcome, connect, run, runtime};
 pub use shrink::shrink;
 pub use world::World;

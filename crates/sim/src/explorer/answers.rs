@@ -9,7 +9,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::Input;
-use super::server::{Reply, Script, Told};
+use super::script::{Reply, Script, Told};
 use super::state::{At, Guard, Sender, Sent, State};
 
 impl State {

@@ -1,16 +1,14 @@
 //! Which inputs have come while which operation was under way, over all worlds.
 //!
 //! A pair is noted outside of the state: states that differ only in how they were reached are the
-//! same. [`reason`] says which of the others cannot be.
+//! same. `unreached.rs` says which of the others cannot be.
 
 use std::collections::BTreeSet;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redisson_lock::test_util::core::Life;
-
-use super::unreached::reason;
 
 macro_rules! named {
     ($(#[$meta:meta])* $name:ident { $($variant:ident = $text:literal,)* }) => {
@@ -178,41 +176,4 @@ pub fn all_pairs() -> impl Iterator<Item = (Row, Input)> {
     Row::ALL
         .iter()
         .flat_map(|row| Input::ALL.iter().map(|input| (*row, *input)))
-}
-
-/// A column for each of what may be under way, a line for each input.
-pub fn table(reached: &BTreeSet<(Row, Input)>) -> String {
-    let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world: x.\n\
-         What cannot be, for a reason in src/explorer/unreached.rs: -.\n\n"
-        .to_owned();
-    let columns = || Row::ALL.iter().zip('a'..='z');
-    for (row, column) in columns() {
-        let _ = writeln!(text, "{column}  {}", row.text());
-    }
-    let header: String = columns().map(|(_, column)| format!(" {column}")).collect();
-    let _ = writeln!(text, "\n{:<46}{header}", "");
-    for input in Input::ALL {
-        let mark = |row| match reached.contains(&(row, *input)) {
-            true => " x",
-            false if reason(row, *input).is_some() => " -",
-            false => " .",
-        };
-        let marks: String = Row::ALL.iter().map(|row| mark(*row)).collect();
-        let _ = writeln!(text, "{:<46}{marks}", input.text());
-    }
-    let _ = writeln!(text, "\n{} of {} pairs", reached.len(), all_pairs().count());
-    text
-}
-
-/// Pairs that are reached although they cannot be.
-pub fn problems(reached: &BTreeSet<(Row, Input)>) -> Vec<String> {
-    let pairs = reached.iter();
-    let problem = |(row, input): &(Row, Input)| {
-        let reason = reason(*row, *input)?;
-        let (what, came) = (row.text(), input.text());
-        Some(format!(
-            "{row:?} x {input:?} ({what}: {came}): reached, although {reason}"
-        ))
-    };
-    pairs.filter_map(problem).collect()
 }

@@ -5,7 +5,7 @@ use redisson_lock::test_util::core::{Face, Generation, Life, OpId, OwnerKey};
 
 use super::Action;
 use super::coverage::Input;
-use super::server::{Holder, Reply, Told};
+use super::script::{Holder, Reply, Told};
 use super::state::{Deferred, Sender, State};
 
 impl State {

@@ -8,14 +8,8 @@ use std::time::Duration;
 use redisson_lock::test_util::core::Time;
 
 use super::RULES;
-use super::server::{Field, Reply, Script, Server, Told};
-
-/// A place in the queue, and until when it counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
-    pub field: Field,
-    pub until: Time,
-}
+use super::script::{Field, Reply, Script, Told};
+use super::server::{Place, Server};
 
 impl Server {
     pub(super) fn run_fair(&mut self, now: Time, script: Script) -> (Reply, Told) {

@@ -6,7 +6,7 @@ use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{HoldId, LeasePolicy, OwnerKey};
 
 use super::coverage::Input;
-use super::server::Script;
+use super::script::Script;
 use super::state::{At, Guard, Sender, State};
 use super::{FIXED_LEASE, Verb};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redisson_lock::test_util::core::{Face, Generation, OwnerKey, Permit, Time, Token, Untaken};
 
 use super::RULES;
-use super::server::Field;
+use super::script::Field;
 use super::state::{At, State};
 
 impl State {

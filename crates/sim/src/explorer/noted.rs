@@ -8,7 +8,7 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::{Input, Row};
-use super::server::Field;
+use super::script::Field;
 use super::state::{At, Caller, Deferred, State};
 
 impl State {

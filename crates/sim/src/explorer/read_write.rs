@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redisson_lock::test_util::core::{Face, OwnerKey, Time, Visitor};
 
-use super::server::{Field, Holder, Reply, Script};
+use super::script::{DONE, Field, Holder, Reply, Script};
 
 /// The hash, if it is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -24,8 +24,6 @@ struct Hash {
 /// The keys of one reader: one for each of its holds, until it ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Keys(Vec<Option<Time>>);
-
-const DONE: Reply = Reply::Done { token: None };
 
 impl Keys {
     fn count(&self) -> u32 {

@@ -5,7 +5,7 @@
 use redisson_lock::test_util::core::{OwnerKey, Time};
 
 use super::Action;
-use super::server::{Holder, Script};
+use super::script::{Holder, Script};
 use super::state::{At, Sender, State};
 
 impl State {

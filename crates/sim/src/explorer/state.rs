@@ -13,7 +13,8 @@ use redisson_lock::test_util::core::{
 };
 
 use super::coverage::Reached;
-use super::server::{Field, Reply, Script, Server};
+use super::script::{Field, Reply, Script};
+use super::server::Server;
 
 /// What one call does next, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

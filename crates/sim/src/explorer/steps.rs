@@ -8,7 +8,7 @@ use redisson_lock::test_util::core::{
 
 use super::coverage::Input;
 use super::read_write::Faces;
-use super::server::{Field, Holder, Script, Told};
+use super::script::{Field, Holder, Script, Told};
 use super::state::{At, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 

@@ -1,9 +1,12 @@
-//! Why an input cannot come while something is under way.
+//! Why an input cannot come while something is under way, and the table of what has come.
 
-use super::coverage::{Input as I, Row as R};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use super::coverage::{Input as I, Row as R, all_pairs};
 
 /// Each pair of one of these rows and one of these inputs, and the reason.
-pub(super) type Unreached = (&'static [R], &'static [I], &'static str);
+type Unreached = (&'static [R], &'static [I], &'static str);
 
 /// The owner has no hold, open or lost, and gives none up.
 const WITHOUT_HOLD: &[R] = &[
@@ -239,9 +242,46 @@ const CANNOT_BE: &[Unreached] = &[
 ];
 
 /// The reason for a pair, if there is one.
-pub(super) fn reason(row: R, input: I) -> Option<&'static str> {
+fn reason(row: R, input: I) -> Option<&'static str> {
     let found = CANNOT_BE
         .iter()
         .find(|(rows, inputs, _)| rows.contains(&row) && inputs.contains(&input));
     found.map(|(.., reason)| *reason)
+}
+
+/// A column for each of what may be under way, a line for each input.
+pub fn table(reached: &BTreeSet<(R, I)>) -> String {
+    let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world: x.\n\
+         What cannot be, for a reason in src/explorer/unreached.rs: -.\n\n"
+        .to_owned();
+    let columns = || R::ALL.iter().zip('a'..='z');
+    for (row, column) in columns() {
+        let _ = writeln!(text, "{column}  {}", row.text());
+    }
+    let header: String = columns().map(|(_, column)| format!(" {column}")).collect();
+    let _ = writeln!(text, "\n{:<46}{header}", "");
+    for input in I::ALL {
+        let mark = |row| match reached.contains(&(row, *input)) {
+            true => " x",
+            false if reason(row, *input).is_some() => " -",
+            false => " .",
+        };
+        let marks: String = R::ALL.iter().map(|row| mark(*row)).collect();
+        let _ = writeln!(text, "{:<46}{marks}", input.text());
+    }
+    let _ = writeln!(text, "\n{} of {} pairs", reached.len(), all_pairs().count());
+    text
+}
+
+/// Pairs that are reached although they cannot be.
+pub fn problems(reached: &BTreeSet<(R, I)>) -> Vec<String> {
+    let pairs = reached.iter();
+    let problem = |(row, input): &(R, I)| {
+        let reason = reason(*row, *input)?;
+        let (what, came) = (row.text(), input.text());
+        Some(format!(
+            "{row:?} x {input:?} ({what}: {came}): reached, although {reason}"
+        ))
+    };
+    pairs.filter_map(problem).collect()
 }

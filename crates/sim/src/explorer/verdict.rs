@@ -6,7 +6,7 @@ use redisson_lock::test_util::core::{Face, OwnerKey, Time};
 
 use super::World;
 use super::read_write::Faces;
-use super::server::{Field, Holder};
+use super::script::{Field, Holder};
 use super::state::{At, State};
 
 impl State {

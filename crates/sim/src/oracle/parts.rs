@@ -7,7 +7,7 @@ use redisson_lock::test_util::{self, Reply};
 use redisson_lock_test::sim::{Executed, Keyspace};
 use tokio::time::Instant;
 
-use super::{Call, Oracle, State, Terms, is_field_of};
+use super::{Call, Oracle, State, Terms, channel, is_field_of, parts_channel};
 
 #[derive(Default)]
 pub(super) struct Parts {
@@ -217,7 +217,7 @@ impl Change<'_> {
 
     /// A lock that is free, and one that others may read, is announced.
     fn untold(&self) -> Option<String> {
-        let channel = crate::workload::parts_channel(self.key);
+        let channel = parts_channel(self.key);
         let told = self.executed.published.iter();
         let told = told.filter(|to| **to == channel).count();
         let writer = self.before.writer();
@@ -338,8 +338,8 @@ impl Oracle {
             .as_ref()
             .is_some_and(|terms| terms.is_read_write(key));
         match has_parts {
-            true => crate::workload::parts_channel(key),
-            false => crate::workload::channel(key),
+            true => parts_channel(key),
+            false => channel(key),
         }
     }
 
@@ -518,7 +518,7 @@ impl State {
     }
 
     fn note_open(&mut self, key: &str, found: &Shared, now: Instant) {
-        let channel = crate::workload::parts_channel(key);
+        let channel = parts_channel(key);
         let is_told = self.places.was_told(&channel, now);
         let parts = &mut self.parts;
         if !found.is_free() {

@@ -44,17 +44,32 @@ impl Place {
     }
 }
 
+/// The unlock channel.
+pub fn channel(key: &str) -> String {
+    beside("redisson_lock__channel", key)
+}
+
+/// The channel of a read-write lock.
+pub fn parts_channel(key: &str) -> String {
+    beside("redisson_rwlock", key)
+}
+
 /// The keys of a fair lock's queue, and of the times when its places end.
 pub fn queue_keys(key: &str) -> [String; 2] {
-    ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| match key.contains('{') {
+    ["redisson_lock_queue", "redisson_lock_timeout"].map(|prefix| beside(prefix, key))
+}
+
+/// A name with that of the lock, by Redisson's rule.
+fn beside(prefix: &str, key: &str) -> String {
+    match key.contains('{') {
         true => format!("{prefix}:{key}"),
         false => format!("{prefix}:{{{key}}}"),
-    })
+    }
 }
 
 /// The channel on which an owner is told that it may have a fair lock.
 pub fn channel_of(key: &str, field: &str) -> String {
-    format!("{}:{field}", crate::workload::channel(key))
+    format!("{}:{field}", channel(key))
 }
 
 fn queue(keyspace: &Keyspace, key: &str) -> Vec<Place> {

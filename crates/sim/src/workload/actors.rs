@@ -4,7 +4,10 @@
 mod several;
 mod take;
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use redisson_lock::{
@@ -14,14 +17,9 @@ use tokio::time::Instant;
 
 use super::expected::Expected;
 use super::program::{
-    Inspect, LATE, LOCKS, PREFIX, Program, READS, Step, TaskPlan, Until, Verb, key_of, kind_of,
+    Inspect, LATE, LOCKS, PREFIX, Program, READS, Step, TaskPlan, Until, Verb, key_of, kind_of, ms,
 };
-use super::run::limited;
 use super::world::World;
-
-pub fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 /// A task with the guards that it keeps from round to round.
 pub(crate) struct Actor {
@@ -414,6 +412,34 @@ fn is_over(began: Instant, ends_within: Option<Duration>) -> bool {
     ends_within.is_some_and(|limit| began.elapsed() + LATE + ms(20) >= limit)
 }
 
+/// Polls a future for as long as the plan says. `None`: it was dropped before it was ready.
+pub async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    match until {
+        Until::Done => Some(future.await),
+        Until::Ms(time) => tokio::time::timeout(ms(time), future).await.ok(),
+        Until::Polls(polls) => {
+            let mut left = polls;
+            let polled = std::future::poll_fn(|context| {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                left -= 1;
+                match future.as_mut().poll(context) {
+                    Poll::Ready(output) => Poll::Ready(Some(output)),
+                    // The last poll: nobody comes again.
+                    Poll::Pending if left == 0 => Poll::Ready(None),
+                    Poll::Pending => Poll::Pending,
+                }
+            });
+            tokio::time::timeout(ms(PATIENCE_MS), polled)
+                .await
+                .ok()
+                .flatten()
+        }
+    }
+}
+
 fn short<T: std::fmt::Debug>(value: &T) -> String {
     let text = format!("{value:?}");
     let start = text.split(" { ").next().unwrap_or_default();
@@ -428,4 +454,4 @@ fn short<T: std::fmt::Debug>(value: &T) -> String {
 const SHOWN_MAX: usize = 200;
 
 /// Nobody waits for longer than this.
-pub(crate) const PATIENCE_MS: u64 = 40_000;
+const PATIENCE_MS: u64 = 40_000;

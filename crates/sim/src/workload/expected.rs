@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::actors::ms;
-use super::program::{Fault, Program};
+use super::program::{Fault, Program, ms};
 
 /// Which errors a caller may see in this program.
 #[derive(Clone, Copy)]

@@ -10,8 +10,7 @@ use redisson_lock_test::sim::{Gossip, Keyspace, Latency};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::actors::ms;
-use super::program::{Fault, KeysMoved, LOCKS};
+use super::program::{Fault, KeysMoved, LOCKS, ms};
 use super::world::World;
 
 /// Has every fault happen, each at its moment from now on.

@@ -7,9 +7,8 @@ use redisson_lock::LockKind;
 use redisson_lock_test::sim::{Answer, Keyspace, Rights};
 use tokio::time::Instant;
 
-use super::actors::ms;
 use super::faults::rob;
-use super::program::{JavaReads, JavaStep, LOCKS, Program, kind_of};
+use super::program::{JavaReads, JavaStep, LOCKS, Program, kind_of, ms};
 use super::world::World;
 
 mod fair;
@@ -33,23 +32,6 @@ pub(crate) const JAVA: &str = "7f1b1c1e-0000-4000-8000-00000000java:";
 
 fn field(born: u64, number: u64) -> String {
     format!("{JAVA}{born}{number}")
-}
-
-/// The unlock channel, by Redisson's rule.
-pub fn channel(key: &str) -> String {
-    if key.contains('{') {
-        format!("redisson_lock__channel:{key}")
-    } else {
-        format!("redisson_lock__channel:{{{key}}}")
-    }
-}
-
-/// The channel of a read-write lock.
-pub fn parts_channel(key: &str) -> String {
-    match key.contains('{') {
-        true => format!("redisson_rwlock:{key}"),
-        false => format!("redisson_rwlock:{{{key}}}"),
-    }
 }
 
 impl Java {

@@ -213,6 +213,10 @@ impl Inspect {
     ];
 }
 
+pub fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
 /// How long the caller polls a future before it drops it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Until {

@@ -1,11 +1,8 @@
 //! Runs a program under paused time, round by round, and judges it.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use redisson_lock::test_util;
@@ -15,10 +12,10 @@ use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::actors::{Actor, PATIENCE_MS, ms};
+use super::actors::Actor;
 use super::faults;
 use super::java::{JAVA, Java};
-use super::program::{ClientPlan, Fault, JavaStep, LOCKS, PREFIX, Program, READS, Round, Until};
+use super::program::{ClientPlan, Fault, JavaStep, LOCKS, PREFIX, Program, READS, Round, ms};
 use super::world::World;
 use crate::oracle::{Counts, Terms, queue_keys};
 
@@ -421,34 +418,6 @@ fn threads_of_java(round: &Round, program: &Program) -> Vec<Vec<JavaStep>> {
     }
     let (readers, others) = steps.partition(|step| step.lock() >= READS);
     vec![readers, others]
-}
-
-/// Polls a future for as long as the plan says. `None`: it was dropped before it was ready.
-pub async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
-    let mut future = pin!(future);
-    match until {
-        Until::Done => Some(future.await),
-        Until::Ms(time) => tokio::time::timeout(ms(time), future).await.ok(),
-        Until::Polls(polls) => {
-            let mut left = polls;
-            let polled = std::future::poll_fn(|context| {
-                if left == 0 {
-                    return Poll::Ready(None);
-                }
-                left -= 1;
-                match future.as_mut().poll(context) {
-                    Poll::Ready(output) => Poll::Ready(Some(output)),
-                    // The last poll: nobody comes again.
-                    Poll::Pending if left == 0 => Poll::Ready(None),
-                    Poll::Pending => Poll::Pending,
-                }
-            });
-            tokio::time::timeout(ms(PATIENCE_MS), polled)
-                .await
-                .ok()
-                .flatten()
-        }
-    }
 }
 
 const CALM: Latency = Latency {

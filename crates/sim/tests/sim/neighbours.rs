@@ -5,7 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::Poll;
 
-use sim::workload::{channel, ms};
+use sim::oracle::channel;
+use sim::workload::ms;
 use tokio::time::Instant;
 
 use crate::fixture::{JAVA, KEY, begin, end, lock, play};

@@ -7,7 +7,8 @@ use std::task::Poll;
 
 use redisson_lock::{Error, HoldState, LossReason};
 use redisson_lock_test::sim::Latency;
-use sim::workload::{channel, ms};
+use sim::oracle::channel;
+use sim::workload::ms;
 
 use crate::fixture::{JAVA, KEY, begin, end, lock, play};
 

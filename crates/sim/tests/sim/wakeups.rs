@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redisson_lock::test_util::{self, Role};
 use redisson_lock::{Error, LockGuard};
-use sim::workload::{channel, ms};
+use sim::oracle::channel;
+use sim::workload::ms;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

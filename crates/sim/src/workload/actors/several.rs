@@ -6,9 +6,8 @@ use std::time::Duration;
 use redisson_lock::{Error, LossReason, MemberLoss, MultiGuard, MultiHold, MultiLock, test_util};
 use tokio::time::Instant;
 
-use super::{Actor, PATIENCE_MS, Token, is_over, ms};
+use super::{Actor, PATIENCE_MS, Token, is_over, limited, ms};
 use crate::workload::program::{LOCKS, Several, Until, Verb};
-use crate::workload::run::limited;
 
 /// A guard that the task keeps.
 pub(super) struct Kept {

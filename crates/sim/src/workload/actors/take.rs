@@ -6,9 +6,8 @@ use std::time::Duration;
 use redisson_lock::{Error, HoldHandle, Lock, LockGuard, LockKind, LossReason, test_util};
 use tokio::time::Instant;
 
-use super::{Actor, Kept, PATIENCE_MS, is_over, ms};
+use super::{Actor, Kept, PATIENCE_MS, is_over, limited, ms};
 use crate::workload::program::{READS, Until, Verb, key_of};
-use crate::workload::run::limited;
 
 /// A call that takes the lock.
 struct Attempt {

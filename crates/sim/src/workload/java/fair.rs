@@ -7,8 +7,8 @@ use redisson_lock::LockKind;
 use redisson_lock_test::sim::{Answer, Keyspace};
 use tokio::time::Instant;
 
-use super::{Java, PAUSE, channel, field, number, parts_channel};
-use crate::oracle::{channel_of, queue_keys};
+use super::{Java, PAUSE, field, number};
+use crate::oracle::{channel, channel_of, parts_channel, queue_keys};
 use crate::workload::program::LOCKS;
 
 impl Java {

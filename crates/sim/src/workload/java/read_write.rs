@@ -8,9 +8,8 @@ use redisson_lock_test::sim::Keyspace;
 use tokio::time::Instant;
 
 use super::{Java, PAUSE, field, number, run};
-use crate::workload::actors::ms;
 use crate::workload::faults::rob;
-use crate::workload::program::{Generation, LOCKS, READS, key_of};
+use crate::workload::program::{Generation, LOCKS, READS, key_of, ms};
 
 impl Java {
     pub(super) fn is_read_write(&self, key: &str) -> bool {
