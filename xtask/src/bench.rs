@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::java::{self, Java};
-use crate::{Problem, cargo, interop, page, tools};
+use crate::{Problem, cargo, page, tools};
 
 const USAGE: &str =
     "usage: cargo xtask bench [--quick | --smoke] [--only SCENARIO]... [--no-install]";
@@ -30,7 +30,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     }
     let server = tools::redis_server(install)?;
     let java = java::find(install)?;
-    java.build(interop::newest())?;
+    java.build(java::newest())?;
     let form = if arguments.contains(&"--smoke") {
         println!("building the benchmarks");
         Profile::Dev
@@ -60,7 +60,7 @@ enum Profile {
 /// A moment of every scenario, for its counts.
 pub fn smoke(java: Option<&Java>, server: &Path) -> Result<Command, Problem> {
     if let Some(java) = java {
-        java.build(interop::newest())?;
+        java.build(java::newest())?;
     }
     command(Profile::Dev, &["--smoke"], java, server)
 }
@@ -94,7 +94,7 @@ fn command(
     match java {
         Some(java) => {
             java.apply(&mut command);
-            command.env("BENCH_JAVA", java::folder(interop::newest()));
+            command.env("BENCH_JAVA", java::folder(java::newest()));
             run = format!("{run}, {}", java.reported());
         }
         None => _ = command.env_remove("BENCH_JAVA"),

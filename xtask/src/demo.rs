@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::java::Java;
+use crate::Problem;
+use crate::java::{self, Java};
 use crate::tools::{self, Server};
-use crate::{Problem, interop, java};
 
 pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     let with_java = arguments.contains(&"--with-java");
@@ -44,7 +44,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         beside_java(&mut command, &java::find(install)?)?;
         println!(
             "every other seller process is a JVM with Redisson {}",
-            interop::newest()
+            java::newest()
         );
         command.args(["--only", "redisson-lock"]);
     }
@@ -71,7 +71,7 @@ fn of_kinds(with_java: bool, install: bool) -> Result<(), Problem> {
 
 /// Has the demo start JVMs with the newest Redisson.
 pub fn beside_java(demo: &mut Command, java: &Java) -> Result<(), Problem> {
-    let newest = interop::newest();
+    let newest = java::newest();
     java.build(newest)?;
     java.apply(demo);
     demo.env("DEMO_JAVA", java::classes(newest));

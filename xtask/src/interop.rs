@@ -11,14 +11,6 @@ use crate::{Problem, mutants, page, peers, tools};
 
 const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]\n       cargo xtask interop --peers [--server NAME]... [--all] [--no-install]";
 
-/// One of every era of the protocol, oldest first.
-pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
-
-/// The newest of them.
-pub fn newest() -> &'static str {
-    VERSIONS[VERSIONS.len() - 1]
-}
-
 /// Which servers the scenarios are played on.
 const TOPOLOGIES: [&str; 3] = ["one", "cluster", "sentinel"];
 
@@ -99,7 +91,7 @@ impl Options {
                     topology = known(word, &TOPOLOGIES)?;
                 }
                 ("--redisson", Some(&version)) if !of_strings => {
-                    versions.push(known(version, &VERSIONS)?);
+                    versions.push(known(version, &java::VERSIONS)?);
                 }
                 ("--server", Some(&server)) => {
                     servers.push(known(server, &SERVERS.map(|(name, _)| name))?);
@@ -110,7 +102,7 @@ impl Options {
         if of_strings {
             versions = peers::PEERS.to_vec();
         } else if versions.is_empty() {
-            versions = VERSIONS.to_vec();
+            versions = java::VERSIONS.to_vec();
         }
         if servers.is_empty() {
             let count = if all { SERVERS.len() } else { 1 };

@@ -7,6 +7,14 @@ use std::process::{Command, Stdio};
 use crate::Problem;
 use crate::tools::{self, System};
 
+/// One of every era of the protocol, oldest first.
+pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
+/// The newest of them.
+pub fn newest() -> &'static str {
+    VERSIONS[VERSIONS.len() - 1]
+}
+
 /// What is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Found {

@@ -14,8 +14,8 @@ use std::time::Instant;
 use self::bug::{Bug, FOLDER, Finder};
 use self::record::{Finders, Row};
 use self::tree::Tree;
-use crate::java::Java;
-use crate::{Problem, cargo, interop, tools};
+use crate::java::{self, Java};
+use crate::{Problem, cargo, tools};
 
 /// What CI plants: one bug in Lua, one in the connections, one in the client.
 pub const FEW: [&str; 3] = [
@@ -246,7 +246,7 @@ const FAULT: &str = "INTEROP_FAULT";
 /// Plants bugs on our side, and trouble on Java's, and has the tests with Java find them, to their
 /// end.
 pub fn run_with_java(java: &Java, server: &Path) -> Result<(), Problem> {
-    java.build(interop::newest())?;
+    java.build(java::newest())?;
     let tree = Tree::new(Some(server.to_owned()), 0)?;
     let bugs = bug::all()?;
     let mut missed = 0;
@@ -297,10 +297,7 @@ fn caught(
         .env("REDIS_SERVER_BIN", server)
         // Bugs show in the short scenarios and on the wire, where one that hangs is red soon. With
         // trouble none may.
-        .env(
-            "INTEROP_SHORT",
-            if problem { "" } else { interop::newest() },
-        )
+        .env("INTEROP_SHORT", if problem { "" } else { java::newest() })
         .env("INTEROP_JOB_SECS", if problem { "120" } else { "20" })
         .env("RUST_BACKTRACE", "0")
         .envs(variable);

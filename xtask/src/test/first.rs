@@ -8,7 +8,7 @@ use super::parts::FIRST;
 use super::report::Report;
 use super::{Machine, lints, no_run};
 use crate::tools::EVERYTHING;
-use crate::{cargo, interop, sim, tools};
+use crate::{cargo, java, sim, tools};
 
 /// How many simulated schedules on one server, and how many in a cluster.
 const SCHEDULES: &str = "1000";
@@ -62,7 +62,7 @@ impl Report {
         let docs = [&EVERYTHING[..], &["--doc"]].concat();
         self.tests("doc tests", server, &docs, &[]);
         // From 3.8.1 to 4.3.x a reader renews the keys of others.
-        let three = [interop::VERSIONS[0], "3.20.0", interop::newest()];
+        let three = [java::VERSIONS[0], "3.20.0", java::newest()];
         self.redissons(machine, "Java: three versions, in short", &three, &three);
         drop(busy_loops);
     }

@@ -9,9 +9,9 @@ use super::parts::{ALONE, LIBRARY, REST};
 use super::report::Report;
 use super::{DENY, Machine, examples, no_run};
 use crate::demo::beside_java;
-use crate::java::Java;
+use crate::java::{self, Java};
 use crate::tools::{self, EVERYTHING, Server};
-use crate::{Problem, bench, cargo, docs, features, interop, mutants, sim};
+use crate::{Problem, bench, cargo, docs, features, mutants, sim};
 
 impl Report {
     /// `long`: locks are held for a minute, and callers of several storm for one.
@@ -39,10 +39,10 @@ impl Report {
         self.tests("the library alone", server, &LIBRARY, &[]);
         self.files(server, &REST, 1);
         self.ran("examples", || examples::run(server));
-        let full = [interop::VERSIONS[0], interop::newest()];
-        let mut short = interop::VERSIONS.to_vec();
+        let full = [java::VERSIONS[0], java::newest()];
+        let mut short = java::VERSIONS.to_vec();
         short.retain(|version| !full.contains(version));
-        self.redissons(machine, "Java: all Redissons", &interop::VERSIONS, &short);
+        self.redissons(machine, "Java: all Redissons", &java::VERSIONS, &short);
         self.peers(machine);
         self.benchmarks(machine.java.as_ref(), server);
         let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
