@@ -251,12 +251,13 @@ impl RedLock {
                 Found::TooFew(error) => {
                     drop(round);
                     let error = error.or_else(|| self.outage(wait, Instant::now()));
+                    // Or what the round before it has met, if that has failed too.
+                    let error = error.or_else(|| retry.take_failure());
                     // The last round, in which too few servers had the time to answer.
                     if error.is_none() && was_busy && limit < answered_by {
                         return Ok(None);
                     }
                     self.queue.latest.failed();
-                    was_busy = false;
                     let none = || too_few(Operation::Acquiring, home.given_name());
                     let error = error.unwrap_or_else(none);
                     retry.failed(error).await?;
