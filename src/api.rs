@@ -1,5 +1,6 @@
 //! The client and its builder, and what is made of several locks.
 
+pub(crate) mod any_lock;
 pub(crate) mod builder;
 pub(crate) mod client;
 #[cfg(feature = "macros")]

@@ -76,4 +76,4 @@ pub use guard::LockGuard;
 pub use lock::Lock;
 pub use rw::RwLock;
 pub use several::{MultiGuard, MultiLock, RedGuard, RedLock};
-pub use verbs::{Blocking, BlockingGuard};
+pub use verbs::{Blocking, BlockingGuard, DistributedLock, HeldLock};

@@ -51,7 +51,8 @@
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`Owner`] says who
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`DistributedLock`] is any lock for code that
+//! does not care which, [`Owner`] says who
 //! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
 //! that can go wrong. The [`guide`] has the pages about permissions, events, migrating from Java,
 //! benchmarks, and how all of this is built and tested.
@@ -85,6 +86,7 @@ mod state;
 /// The client library whose settings [`LockClient::from_fred`] takes, in the version it takes them from.
 pub use fred;
 
+pub use api::any_lock::{AnyGuard, AnyLock, DistributedLock, HeldLock};
 pub use api::builder::LockClientBuilder;
 pub use api::client::{ClientStats, LockClient};
 #[cfg(feature = "macros")]

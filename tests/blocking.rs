@@ -9,7 +9,9 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use redisson_lock::LockClientBuilder;
-use redisson_lock::blocking::{Lock, LockClient, LockGuard, MultiLock, RedLock};
+use redisson_lock::blocking::{
+    DistributedLock, HeldLock, Lock, LockClient, LockGuard, MultiLock, RedLock,
+};
 use redisson_lock::{Error, HoldState, LockKind, LossReason, TryLock};
 use test_support::kinds::{NESTED, against};
 use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
@@ -479,6 +481,32 @@ fn a_leader_that_has_lost_its_lock_leads_again_and_only_the_body_of_a_holder_end
     leads!(single, "one");
     leads!(multi, "multi");
     leads!(red, "red");
+}
+
+/// What each lock does for code that does not know which it is.
+fn takes_any<L: DistributedLock>(lock: &L, name: &str) {
+    assert_eq!(lock.name(), name);
+    let guard = lock.lock().expect("free");
+    assert_eq!(
+        (HeldLock::name(&guard), HeldLock::state(&guard)),
+        (name, HoldState::Held)
+    );
+    let lost = HeldLock::lost_within(&guard, ms(10));
+    assert_eq!(lost.expect("waited"), None);
+    HeldLock::unlock(guard).expect("held");
+    drop(lock.try_lock().expect("asked").expect("free"));
+    let guard = lock.try_lock_for(LONG).expect("asked");
+    HeldLock::unlock(guard.expect("free")).expect("held");
+}
+
+#[test]
+fn code_that_takes_any_lock_takes_each_of_them() {
+    let servers = [Server::start(), Server::start(), Server::start()];
+    let clients: Vec<_> = servers.iter().map(client).collect();
+    let locks = || clients.iter().map(|client| client.lock("any"));
+    takes_any(&clients[0].lock("any"), "any");
+    takes_any(&MultiLock::new(locks()).expect("three"), "any, any, any");
+    takes_any(&RedLock::new(locks()).expect("three"), "any");
 }
 
 #[test]

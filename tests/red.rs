@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockClientBuilder, LossReason, RedGuard, RedLock,
+    AnyLock, DistributedLock, Error, HeldLock, HoldState, Lock, LockClient, LockClientBuilder,
+    LossReason, MultiLock, RedGuard, RedLock,
 };
 use test_support::kinds::load_scripts;
 use test_support::tokio::sync::mpsc;
@@ -1604,5 +1605,39 @@ async fn a_server_that_is_back_is_compared_before_its_vote_counts() {
     again.close(ms(1_000)).await;
     proxy.stop().await;
     drop((lock, again));
+    servers.finish().await;
+}
+
+/// What each lock does for code that does not know which it is.
+async fn takes_any<L: DistributedLock>(lock: L, name: &str, clients: &[LockClient]) {
+    assert_eq!(lock.name(), name);
+    let guard = lock.lock().await.expect("free");
+    assert_eq!((guard.name(), guard.state()), (name, HoldState::Held));
+    guard.unlock().await.expect("held");
+    let guard = lock.try_lock_for(ms(5_000)).await.expect("asked");
+    let guard = guard.expect("free");
+    let lost = guard.lost();
+    for client in clients {
+        let _ = client.lock("any").force_unlock().await;
+    }
+    let reason = within(ms(5_000), lost).await.expect("in time");
+    assert_eq!(guard.state(), HoldState::Lost(reason));
+    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+    drop(lock.try_lock().await.expect("asked"));
+}
+
+#[tokio::test]
+async fn code_that_takes_any_lock_takes_each_of_them() {
+    let servers = Servers::new(3).await;
+    let ours = &servers.ours;
+    let locks = || ours.iter().map(|client| client.lock("any"));
+    let multi = || MultiLock::new(locks()).expect("three locks");
+    let red = || RedLock::new(locks()).expect("three servers");
+    takes_any(ours[0].lock("any"), "any", ours).await;
+    takes_any(multi(), "any, any, any", ours).await;
+    takes_any(red(), "any", ours).await;
+    takes_any(AnyLock::new(ours[0].lock("any")), "any", ours).await;
+    takes_any(AnyLock::new(multi()), "any, any, any", ours).await;
+    takes_any(AnyLock::new(red()), "any", ours).await;
     servers.finish().await;
 }

@@ -70,6 +70,8 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 #[derive(Clone)]
 pub struct MultiLock {
     members: Vec<Lock>,
+    /// Those of all, as one.
+    name: Arc<str>,
     lease: Option<Duration>,
     /// Whether the servers were asked if two of the locks are the same.
     checked: Arc<AtomicBool>,
@@ -100,7 +102,9 @@ impl MultiLock {
                 return Err(twice(one));
             }
         }
+        let names: Vec<&str> = members.iter().map(Lock::name).collect();
         Ok(Self {
+            name: names.join(", ").into(),
             members,
             lease: None,
             checked: Arc::default(),
@@ -151,6 +155,7 @@ impl MultiLock {
     fn with(&self, change: impl Fn(&Lock) -> Lock) -> Self {
         Self {
             members: self.members.iter().map(change).collect(),
+            name: Arc::clone(&self.name),
             lease: self.lease,
             checked: Arc::clone(&self.checked),
         }
@@ -159,6 +164,10 @@ impl MultiLock {
 
 impl Acquire for MultiLock {
     type Guard = MultiGuard;
+
+    fn lock_name(&self) -> &str {
+        &self.name
+    }
 
     async fn acquire(&self, wait: Wait) -> Result<Option<MultiGuard>, Error> {
         let span = span!("acquire_all", locks = self.members.len());
@@ -172,7 +181,8 @@ impl Acquire for MultiLock {
                 self.checked.store(true, Ordering::Relaxed);
             }
             let taken = take::take(&members, wait, self.lease).await?;
-            Ok(taken.map(MultiGuard::new))
+            let named = |guards| MultiGuard::new(guards, Arc::clone(&self.name));
+            Ok(taken.map(named))
         });
         in_span(span.as_deref(), acquiring).await
     }

@@ -313,6 +313,10 @@ impl RedLock {
 impl Acquire for RedLock {
     type Guard = RedGuard;
 
+    fn lock_name(&self) -> &str {
+        self.home().name()
+    }
+
     async fn acquire(&self, wait: Wait) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
         let span = span!("acquire_red", lock = %home.name(), servers = self.members.len());

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use super::own_runtime::Running;
 use crate::base::runtime::InSpan;
+use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
+use crate::lock::hold_handle::HoldState;
 use crate::lock::verbs::{Acquire, Held, settled};
 use crate::names::owner::Owner;
 
@@ -301,5 +303,105 @@ impl<G: Held> Deref for BlockingGuard<G> {
 impl<G: fmt::Debug> fmt::Debug for BlockingGuard<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.guard.fmt(f)
+    }
+}
+
+/// A blocking lock of any type, for code that does not care which; see the async
+/// [`DistributedLock`](crate::DistributedLock).
+///
+/// # Examples
+///
+/// ```no_run
+/// use redisson_lock::Error;
+/// use redisson_lock::blocking::{DistributedLock, HeldLock};
+///
+/// fn count(lock: &impl DistributedLock) -> Result<(), Error> {
+///     let guard = lock.lock()?;
+///     println!("{} is {:?}", guard.name(), guard.state());
+///     guard.unlock()
+/// }
+/// ```
+pub trait DistributedLock: Send + Sync + 'static {
+    /// What holds the lock until it is unlocked or dropped.
+    type Guard: HeldLock;
+
+    /// The name as given; of several locks their names, separated by commas.
+    fn name(&self) -> &str;
+
+    /// Acquires the lock, waiting while another owner holds it.
+    fn lock(&self) -> Result<Self::Guard, Error>;
+
+    /// Acquires the lock if it is free now.
+    fn try_lock(&self) -> Result<Option<Self::Guard>, Error>;
+
+    /// Acquires the lock, waiting at most this long. `None`: another owner had it.
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error>;
+}
+
+/// The guard of any blocking lock; see the async [`HeldLock`](crate::HeldLock).
+///
+/// # Examples
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// use redisson_lock::blocking::HeldLock;
+///
+/// fn is_lost_within_a_second(guard: &impl HeldLock) -> bool {
+///     matches!(guard.lost_within(Duration::from_secs(1)), Ok(Some(_)))
+/// }
+/// ```
+pub trait HeldLock: Send + Sync + 'static {
+    /// The name of its lock.
+    fn name(&self) -> &str;
+
+    /// Current state of the hold, from local information.
+    fn state(&self) -> HoldState;
+
+    /// Waits for a loss, at most this long.
+    fn lost_within(&self, wait: Duration) -> Result<Option<LossReason>, Error>;
+
+    /// Releases the lock, and reports whether it was held until now.
+    fn unlock(self) -> Result<(), Error>;
+}
+
+impl<L> DistributedLock for Blocking<L>
+where
+    L: Acquire + Send + Sync + 'static,
+    L::Guard: Send + Sync + 'static,
+{
+    type Guard = BlockingGuard<L::Guard>;
+
+    fn name(&self) -> &str {
+        self.lock.lock_name()
+    }
+
+    fn lock(&self) -> Result<Self::Guard, Error> {
+        self.lock()
+    }
+
+    fn try_lock(&self) -> Result<Option<Self::Guard>, Error> {
+        self.try_lock()
+    }
+
+    fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error> {
+        self.try_lock_for(wait)
+    }
+}
+
+impl<G: Held + Send + Sync + 'static> HeldLock for BlockingGuard<G> {
+    fn name(&self) -> &str {
+        self.guard.lock_name()
+    }
+
+    fn state(&self) -> HoldState {
+        self.guard.hold_state()
+    }
+
+    fn lost_within(&self, wait: Duration) -> Result<Option<LossReason>, Error> {
+        Ok(self.lost_within(wait)?.map(G::reason))
+    }
+
+    fn unlock(self) -> Result<(), Error> {
+        self.unlock()
     }
 }

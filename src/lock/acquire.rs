@@ -33,6 +33,10 @@ use super::waking::Waking;
 impl<K> Acquire for Lock<K> {
     type Guard = LockGuard<K>;
 
+    fn lock_name(&self) -> &str {
+        self.name()
+    }
+
     /// Not `async`: that future would keep another copy of the arguments.
     fn acquire(
         &self,

@@ -16,7 +16,7 @@ use crate::base::runtime::span;
 use crate::core::{Face, LossReason};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
-use crate::lock::hold_handle::{Hold, HoldHandle};
+use crate::lock::hold_handle::{Hold, HoldHandle, HoldState};
 use crate::names::owner::Owner;
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Entry;
@@ -187,6 +187,14 @@ impl<K> Held for LockGuard<K> {
     #[cfg(feature = "blocking")]
     type Known = Hold;
 
+    fn lock_name(&self) -> &str {
+        self.name()
+    }
+
+    fn hold_state(&self) -> HoldState {
+        self.state()
+    }
+
     fn hold(&self) -> HoldHandle<K> {
         self.handle()
     }
@@ -200,8 +208,12 @@ impl<K> Held for LockGuard<K> {
         self.handle.not_lost()
     }
 
-    fn until_lost(&self) -> impl Future<Output = LossReason> + Send {
+    fn until_lost(&self) -> impl Future<Output = LossReason> + Send + use<K> {
         self.lost()
+    }
+
+    fn reason(reason: LossReason) -> LossReason {
+        reason
     }
 
     fn lost_by(&self, reason: LossReason) -> Error {

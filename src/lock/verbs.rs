@@ -15,6 +15,7 @@ use tracing::Span;
 use super::Wait;
 use super::hold_handle::HoldState;
 use crate::base::runtime::{sleep_until, until};
+use crate::core::LossReason;
 use crate::error::Error;
 #[cfg(feature = "blocking")]
 use crate::names::owner::Owner;
@@ -22,6 +23,8 @@ use crate::names::owner::Owner;
 /// A lock, whatever it is made of.
 pub trait Acquire: Sized {
     type Guard: Held;
+
+    fn lock_name(&self) -> &str;
 
     /// Acquires it within `wait`. Without a deadline this ends with a guard or an error.
     fn acquire(
@@ -50,6 +53,10 @@ pub trait Held: Sized {
     #[cfg(feature = "blocking")]
     type Known;
 
+    fn lock_name(&self) -> &str;
+
+    fn hold_state(&self) -> HoldState;
+
     fn hold(&self) -> Self::Hold;
 
     #[cfg(feature = "blocking")]
@@ -59,7 +66,9 @@ pub trait Held: Sized {
     fn not_lost(&self) -> Result<(), Error>;
 
     /// Resolves when it is lost.
-    fn until_lost(&self) -> impl Future<Output = Self::Loss> + Send;
+    fn until_lost(&self) -> impl Future<Output = Self::Loss> + Send + use<Self>;
+
+    fn reason(loss: Self::Loss) -> LossReason;
 
     fn lost_by(&self, loss: Self::Loss) -> Error;
 

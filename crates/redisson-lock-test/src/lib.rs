@@ -28,6 +28,10 @@
 //! Paused time belongs to one runtime. So each test starts its own fake, and calls it from inside
 //! the test.
 //!
+//! # A lock without a server
+//!
+//! For code that is handed any lock there is [`FakeLock`], which needs no client.
+//!
 //! # What it is not
 //!
 //! A fake knows the commands that `redisson-lock` sends, and no others. It is for tests of what a
@@ -39,9 +43,11 @@
 //! [`LockClient`]: redisson_lock::LockClient
 
 mod fake;
+mod fake_lock;
 mod other_holder;
 #[doc(hidden)]
 pub mod sim;
 
 pub use fake::FakeRedis;
+pub use fake_lock::{FakeGuard, FakeLock};
 pub use other_holder::OtherHolder;

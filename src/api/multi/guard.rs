@@ -39,16 +39,17 @@ use crate::lock::{LockGuard, at_risk};
 pub struct MultiGuard {
     hold: MultiHold,
     guards: Vec<LockGuard>,
+    name: Arc<str>,
 }
 
 impl MultiGuard {
-    pub(super) fn new(guards: Vec<LockGuard>) -> Self {
+    pub(super) fn new(guards: Vec<LockGuard>, name: Arc<str>) -> Self {
         let members = guards.iter().map(|guard| guard.handle()).collect();
         let hold = MultiHold {
             members,
             loss: Arc::default(),
         };
-        Self { hold, guards }
+        Self { hold, guards, name }
     }
 
     /// Releases all of them, side by side, and reports whether all were held until now.
@@ -70,7 +71,7 @@ impl MultiGuard {
     /// # }
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
-        let Self { hold, guards } = self;
+        let Self { hold, guards, .. } = self;
         let first = hold.loss();
         let unlocks = guards.into_iter().map(|guard| async {
             let name = Arc::clone(guard.entry.name.given());
@@ -123,6 +124,14 @@ impl Held for MultiGuard {
     #[cfg(feature = "blocking")]
     type Known = MultiHold;
 
+    fn lock_name(&self) -> &str {
+        &self.name
+    }
+
+    fn hold_state(&self) -> HoldState {
+        self.state()
+    }
+
     fn hold(&self) -> MultiHold {
         self.hold.clone()
     }
@@ -136,8 +145,12 @@ impl Held for MultiGuard {
         self.loss().map_or(Ok(()), |loss| Err(loss.error()))
     }
 
-    fn until_lost(&self) -> impl Future<Output = MemberLoss> + Send {
+    fn until_lost(&self) -> impl Future<Output = MemberLoss> + Send + use<> {
         self.lost()
+    }
+
+    fn reason(loss: MemberLoss) -> LossReason {
+        loss.reason
     }
 
     fn lost_by(&self, loss: MemberLoss) -> Error {

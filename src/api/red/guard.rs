@@ -160,6 +160,14 @@ impl Held for RedGuard {
     #[cfg(feature = "blocking")]
     type Known = RedHold;
 
+    fn lock_name(&self) -> &str {
+        self.home.name()
+    }
+
+    fn hold_state(&self) -> HoldState {
+        self.state()
+    }
+
     fn hold(&self) -> RedHold {
         self.hold.clone()
     }
@@ -176,8 +184,12 @@ impl Held for RedGuard {
         }
     }
 
-    fn until_lost(&self) -> impl Future<Output = LossReason> + Send {
+    fn until_lost(&self) -> impl Future<Output = LossReason> + Send + use<> {
         self.lost()
+    }
+
+    fn reason(loss: LossReason) -> LossReason {
+        loss
     }
 
     fn lost_by(&self, reason: LossReason) -> Error {

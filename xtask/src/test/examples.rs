@@ -14,7 +14,8 @@ use crate::{Problem, cargo};
 /// An example, its features, and what it has to print.
 type Example = (&'static str, &'static str, &'static [&'static str]);
 
-const EXAMPLES: [Example; 8] = [
+const EXAMPLES: [Example; 9] = [
+    ("any_lock", "", &["sold: true, false", "swept 2"]),
     ("basic", "", &["sold"]),
     ("blocking", "blocking", &["hold count 2", "sold 3"]),
     ("cron", "", &["cleaned up"]),

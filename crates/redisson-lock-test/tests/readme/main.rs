@@ -18,7 +18,7 @@ fn the_readme_shows_these_tests_and_nothing_else_is_needed_to_compile_them() {
         .skip(1)
         .filter_map(|rest| rest.split("```").next())
         .collect();
-    assert_eq!(blocks.len(), 4);
+    assert_eq!(blocks.len(), 5);
     assert_eq!(pasted(include_str!("alone.rs")), blocks[0]);
     assert_eq!(pasted(include_str!("together.rs")), blocks.join("\n"));
 }

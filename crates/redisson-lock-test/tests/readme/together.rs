@@ -118,3 +118,48 @@ async fn a_shop_is_closed_while_somebody_counts_its_stock() {
     counting.release();
     assert!(shop.is_open().await.expect("it answers"));
 }
+
+use redisson_lock::{AnyLock, DistributedLock, HeldLock};
+use redisson_lock_test::FakeLock;
+
+struct Report {
+    lock: AnyLock,
+}
+
+impl Report {
+    /// Writes the pages until the lock is lost. How many it has written.
+    async fn write(&self, pages: u32) -> Result<u32, Error> {
+        let guard = self.lock.lock().await?;
+        let lost = guard.lost();
+        tokio::pin!(lost);
+        for page in 0..pages {
+            tokio::select! {
+                biased;
+                _ = &mut lost => return Ok(page),
+                () = tokio::time::sleep(Duration::from_secs(1)) => {} // one page
+            }
+        }
+        guard.unlock().await?;
+        Ok(pages)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_report_stops_when_its_lock_is_lost() {
+    let fake = FakeLock::new("report");
+    let report = Report {
+        lock: AnyLock::new(fake.clone()),
+    };
+    assert_eq!(report.write(3).await.expect("held"), 3);
+
+    let taken = async {
+        tokio::time::sleep(Duration::from_millis(2_500)).await;
+        fake.take();
+    };
+    let (written, ()) = tokio::join!(report.write(9), taken);
+    assert_eq!(written.expect("it has begun"), 2);
+    assert!(!fake.is_held());
+
+    fake.fail(|| Error::Closed);
+    assert!(matches!(report.write(1).await, Err(Error::Closed)));
+}
