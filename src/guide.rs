@@ -1,7 +1,7 @@
 //! The pages of `docs/`: what is promised, how it is built, operated, tested and measured.
 //!
 //! For users: [`readme`], [`guarantees`], [`operations`], [`migrating`], [`interop`], [`benchmarks`], [`changelog`].
-//! For those who look inside: [`architecture`], [`protocol`], [`testing`], [`test_times`], [`planted_bugs`].
+//! For those who look inside: [`architecture`], [`protocol`], [`testing`].
 //!
 //! This module exists in the documentation only.
 
@@ -16,7 +16,6 @@ macro_rules! pages {
             #[doc = "[guarantees.md#readers-beside-readers-in-java]: crate::guide::guarantees#readers-beside-readers-in-java"]
             #[doc = "[interop.md]: crate::guide::interop"]
             #[doc = "[operations.md#tls]: crate::guide::operations#tls"]
-            #[doc = "[planted-bugs.md]: crate::guide::planted_bugs"]
             #[doc = "[protocol.md#differences-in-how-a-state-is-reached]: crate::guide::protocol#differences-in-how-a-state-is-reached"]
             #[doc = "[protocol.md#announcing-a-release]: crate::guide::protocol#announcing-a-release"]
             #[doc = "[protocol.md#fair-locks]: crate::guide::protocol#fair-locks"]
@@ -24,7 +23,6 @@ macro_rules! pages {
             #[doc = "[protocol.md#read-write-locks]: crate::guide::protocol#read-write-locks"]
             #[doc = "[protocol.md#reports-of-changes]: crate::guide::protocol#reports-of-changes"]
             #[doc = "[protocol.md#several-locks]: crate::guide::protocol#several-locks"]
-            #[doc = "[test-times.md]: crate::guide::test_times"]
             #[doc = "[testing.md#planted-bugs]: crate::guide::testing#planted-bugs"]
             #[doc = "[testing.md#the-explorer]: crate::guide::testing#the-explorer"]
             #[doc = "[testing.md#the-parts]: crate::guide::testing#the-parts"]
@@ -41,9 +39,7 @@ pages! {
     interop = "interop.md";
     migrating = "migrating.md";
     operations = "operations.md";
-    planted_bugs = "planted-bugs.md";
     protocol = "protocol.md";
-    test_times = "test-times.md";
     testing = "testing.md";
 }
 
@@ -76,6 +72,7 @@ page_with_plots! {
 #[doc = "[examples/service]: crate::guide::operations#shutting-down-a-client"]
 #[doc = "[examples/cron.rs]: crate::LockGuard::detach"]
 #[doc = "[examples/leader.rs]: crate::Lock::lead"]
+#[doc = "[examples/any_lock.rs]: crate::DistributedLock"]
 #[doc = "[examples/lost.rs]: crate::HoldHandle::lost"]
 #[doc = "[redisson-lock-macros]: https://docs.rs/redisson-lock-macros"]
 #[doc = "[examples/blocking.rs]: ../../blocking/index.html"]
