@@ -12,6 +12,9 @@ use super::{Call, Oracle, State, Terms, is_field_of};
 pub(super) struct Places {
     /// As they were last seen, by lock.
     queues: BTreeMap<String, Vec<Place>>,
+    /// Places that have stood behind one of Java's: when Java takes the lock it shortens them by its own wait, which
+    /// may be longer than theirs.
+    behind_java: BTreeSet<(String, String)>,
     /// Since when no call wants it.
     unwanted: BTreeMap<(String, String), Instant>,
     /// The release of these may have given up.
@@ -133,6 +136,7 @@ impl Oracle {
                 problems.extend(state.deprived(key, holder, &before, &after));
             }
             state.note_places(holder, &before, &after);
+            state.places.note_java(terms, key, &after);
             let owner = executed.args.first();
             let owner = owner.filter(|_| *executed.script == *"acquire");
             let asking = state.calls.values_mut();
@@ -263,8 +267,11 @@ impl State {
         gone.find_map(|place| {
             // The first acquire after a call has begun may be that of an earlier one, which was dropped.
             let has_asked = |call: &&Call| call.has_place(key, &place.field) && call.asked >= 2;
-            let what = &self.calls.values().find(has_asked)?.what;
-            Some(format!("{} lost its place at {key}: {what}", place.field))
+            let call = self.calls.values().find(has_asked)?;
+            let of = (key.to_owned(), place.field.clone());
+            let is_shortened = call.limit.is_some() && self.places.behind_java.contains(&of);
+            let what = &call.what;
+            (!is_shortened).then(|| format!("{} lost its place at {key}: {what}", place.field))
         })
     }
 
@@ -305,6 +312,15 @@ impl State {
 }
 
 impl Places {
+    fn note_java(&mut self, terms: &Terms, key: &str, places: &[Place]) {
+        self.behind_java
+            .retain(|(of, field)| of != key || places.iter().any(|place| place.field == *field));
+        let is_ours = |place: &Place| terms.clients.iter().any(|id| is_field_of(id, &place.field));
+        let behind = places.iter().skip_while(|place| is_ours(place));
+        let behind = behind.map(|place| (key.to_owned(), place.field.clone()));
+        self.behind_java.extend(behind);
+    }
+
     fn tell(&mut self, channel: &str) {
         let now = Instant::now();
         let (times, at) = self.told.entry(channel.to_owned()).or_insert((0, now));
