@@ -65,7 +65,7 @@ use apart::Apart;
 use op::Around;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
-use queue::{Lane, Lanes, Queue};
+use queue::{Lanes, Queue, QueueLane};
 use values::Ids;
 
 /// One lock of this client.
@@ -92,7 +92,7 @@ pub struct LockCore {
 /// may go on wakes it. There is none while the lane is empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct HeadStatus {
-    lane: Lane,
+    lane: QueueLane,
     head: WaiterId,
     head_may_contend: bool,
     freed: bool,
@@ -279,7 +279,7 @@ impl LockCore {
         fronts
     }
 
-    fn front(&self, lane: Lane) -> Option<HeadStatus> {
+    fn front(&self, lane: QueueLane) -> Option<HeadStatus> {
         let head = self.queue.head(lane)?;
         let head_may_contend = !self.is_blocked(lane);
         Some(HeadStatus {

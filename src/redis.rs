@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::names::wire::Announce;
 use crate::redis::channels::wait::Channels;
 
-pub(crate) use call::{Args, Call, OUTDATED, Reads, Script, Still, reads, wanted_in};
+pub(crate) use call::{Args, Call, OUTDATED, Reads, ServerScript, Still, reads, wanted_in};
 #[cfg(feature = "test-util")]
 pub(crate) use connection::check_reply_path;
 pub(crate) use connection::slot_of;

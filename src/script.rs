@@ -27,7 +27,7 @@ use crate::redis::{Arg, Args, Call, Reply, reads};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
-    Answer, CallError, RetryPolicy, call, call_in_place, call_noting, call_once, call_there,
+    CallError, RetryPolicy, ScriptAnswer, call, call_in_place, call_noting, call_once, call_there,
     send_error,
 };
 use files::Scripts;

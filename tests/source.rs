@@ -292,6 +292,46 @@ fn the_architecture_page_has_every_layer() {
     assert!(rows.iter().rev().eq(&LAYERS), "{rows:?}");
 }
 
+/// The types of a file, with what they are compiled for.
+#[derive(Default)]
+struct Types(Vec<String>);
+
+impl<'a> Visit<'a> for Types {
+    fn visit_item(&mut self, item: &'a Item) {
+        let (attributes, name) = match item {
+            Item::Struct(of) => (&of.attrs, &of.ident),
+            Item::Enum(of) => (&of.attrs, &of.ident),
+            Item::Trait(of) => (&of.attrs, &of.ident),
+            Item::Type(of) => (&of.attrs, &of.ident),
+            Item::Mod(of) if of.attrs.iter().any(|of| of.path().is_ident("cfg")) => return,
+            _ => return syn::visit::visit_item(self, item),
+        };
+        // Another one stands in its place without the feature.
+        if !attributes.iter().any(|of| of.path().is_ident("cfg")) {
+            self.0.push(name.to_string());
+        }
+        syn::visit::visit_item(self, item);
+    }
+}
+
+/// The blocking types have the names of the async ones: they are the same things.
+#[test]
+fn no_type_name_stands_for_two_things() {
+    let mut types: BTreeMap<String, String> = BTreeMap::new();
+    for (module, text) in library() {
+        let module = module.join("::");
+        let mut found = Types::default();
+        found.visit_file(&syn::parse_file(&text).expect("it compiles"));
+        for name in found.0 {
+            if layer(&module) == "blocking" {
+                continue;
+            }
+            let other = types.insert(name.clone(), module.clone());
+            assert_eq!(other, None, "{module} and {other:?} both have a {name}");
+        }
+    }
+}
+
 /// How Redis' errors begin is written in one file: no other searches a message for it, or imitates one.
 #[test]
 fn errors_of_servers_are_read_in_one_place() {

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::hold_handle::HoldState;
-use crate::lock::verbs::{Acquire, Held};
+use crate::lock::verbs::{Held, Lockable};
 
 /// A lock of any type, for code that does not care which: [`Lock`](crate::Lock) of each kind,
 /// [`MultiLock`](crate::MultiLock), [`RedLock`](crate::RedLock), [`AnyLock`], and the doubles of tests.
@@ -81,7 +81,7 @@ pub trait HeldLock: Send + Sync + 'static {
     fn unlock(self) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-impl<L: Acquire + Send + Sync + 'static> DistributedLock for L
+impl<L: Lockable + Send + Sync + 'static> DistributedLock for L
 where
     L::Guard: Send + Sync + 'static,
 {

@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::base::runtime::{by_deadline, in_span, span};
 use crate::error::Error;
-use crate::lock::verbs::{Acquire, verbs};
+use crate::lock::verbs::{Lockable, verbs};
 use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
 
@@ -162,7 +162,7 @@ impl MultiLock {
     }
 }
 
-impl Acquire for MultiLock {
+impl Lockable for MultiLock {
     type Guard = MultiGuard;
 
     fn lock_name(&self) -> &str {

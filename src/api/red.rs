@@ -16,14 +16,14 @@ use tokio::time::Instant;
 use crate::base::runtime::{in_span, sleep_until, span};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
-use crate::lock::verbs::{Acquire, verbs};
+use crate::lock::verbs::{Lockable, verbs};
 use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
 use crate::state::shared::LEASE_MAX;
 
-use ballot::{Found, Round};
+use ballot::{Round, RoundOutcome};
 pub use guard::{RedGuard, RedHold, RedLost};
-use queue::{Checked, Queue, Turn, too_few};
+use queue::{Checked, RedQueue, RedTurn, too_few};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -88,7 +88,7 @@ pub struct RedLock {
     /// Whose call it is, in the queue of this process.
     owner: Option<Owner>,
     member_timeout: Option<Duration>,
-    queue: Arc<Queue>,
+    queue: Arc<RedQueue>,
     /// Whether the servers were asked if two of them are the same.
     checked: Arc<Checked>,
 }
@@ -128,7 +128,7 @@ impl RedLock {
             }
         }
         Ok(Self {
-            queue: Queue::of(&members),
+            queue: RedQueue::of(&members),
             members,
             owner: None,
             member_timeout: None,
@@ -202,7 +202,7 @@ impl RedLock {
     }
 
     /// One round after the other, until one has a quorum.
-    async fn rounds(&self, wait: Wait, turn: Turn) -> Result<Option<RedGuard>, Error> {
+    async fn rounds(&self, wait: Wait, turn: RedTurn) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
         let member_timeout = self.member_timeout_or_default();
         let unpolled = member_timeout + home.command_timeout();
@@ -220,17 +220,17 @@ impl RedLock {
                 checked.map_err(|nth| same_server(&self.members[nth]))?;
                 // What was found is old when the check has taken long.
                 Ok(match found {
-                    Found::Taken if !round.take() => Found::Busy,
+                    RoundOutcome::Taken if !round.take() => RoundOutcome::Busy,
                     found => found,
                 })
             };
             match home.drive(job, found).await? {
-                Found::Taken => {
+                RoundOutcome::Taken => {
                     self.queue.note_answer();
                     let (ballot, home) = (round.kept(), home.clone());
                     return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
                 }
-                Found::Busy => {
+                RoundOutcome::Busy => {
                     drop(round);
                     retry.answered();
                     self.queue.note_answer();
@@ -248,7 +248,7 @@ impl RedLock {
                         return Ok(None);
                     }
                 }
-                Found::TooFew(error) => {
+                RoundOutcome::TooFew(error) => {
                     drop(round);
                     let error = error.or_else(|| self.outage(wait, Instant::now()));
                     // Or what the round before it has met, if that has failed too.
@@ -310,7 +310,7 @@ impl RedLock {
     }
 }
 
-impl Acquire for RedLock {
+impl Lockable for RedLock {
     type Guard = RedGuard;
 
     fn lock_name(&self) -> &str {

@@ -88,7 +88,7 @@ pub fn shown(reply: &Reply) -> String {
 
 /// What the core says of a hold that has not ended.
 #[derive(Debug, Clone)]
-pub struct HoldSnapshot {
+pub struct HoldFacts {
     /// The field in the lock hash, without the ending for a hold that writes.
     pub field: Arc<str>,
     /// Until when the lease is certain.
@@ -99,7 +99,7 @@ pub struct HoldSnapshot {
     pub ends: Option<Instant>,
 }
 
-impl HoldSnapshot {
+impl HoldFacts {
     /// The earlier of deadline and end.
     pub fn valid_until(&self) -> Instant {
         self.ends
@@ -108,11 +108,11 @@ impl HoldSnapshot {
 }
 
 /// What was last written down about a hold, without a look at the clock. `None`: it has ended.
-pub fn snapshot(hold: &Hold) -> Option<HoldSnapshot> {
+pub fn snapshot(hold: &Hold) -> Option<HoldFacts> {
     let (owner, clock) = (hold.key(), &hold.entry.shared().clock);
     hold.entry.read(|core, now| {
         let snapshot = core.snapshot(now, owner, hold.id)?;
-        Some(HoldSnapshot {
+        Some(HoldFacts {
             field: core.field(owner)?,
             deadline: clock.instant(snapshot.deadline),
             at_risk_from: snapshot.at_risk_from.map(|at| clock.instant(at)),

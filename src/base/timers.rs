@@ -81,7 +81,7 @@ pub(crate) struct FiredTimer<T> {
 }
 
 /// Locks to be dropped when the mutex is free: perhaps the last references.
-type Moved<T> = SmallVec<[Arc<T>; 4]>;
+type Dropped<T> = SmallVec<[Arc<T>; 4]>;
 
 impl<T: Timed> Timers<T> {
     pub(crate) fn new() -> Self {
@@ -107,7 +107,7 @@ impl<T: Timed> Timers<T> {
     where
         T: 'a,
     {
-        let mut moved = Moved::new();
+        let mut moved = Dropped::new();
         let mut inner = self.timers.lock();
         for (lock, owner) in timers {
             let (due, place) = lock.timer(owner);
@@ -184,7 +184,7 @@ impl<T: Timed> Inner<T> {
         lock: &Arc<T>,
         owner: OwnerKey,
         (due, place): (Option<Tick>, Option<TimerPlace>),
-        moved: &mut Moved<T>,
+        moved: &mut Dropped<T>,
     ) {
         if place.map(|place| place.tick) == due {
             return;
@@ -206,7 +206,7 @@ impl<T: Timed> Inner<T> {
     }
 
     /// Takes a timer out; the last one of its list has its place from now on.
-    fn remove(&mut self, place: TimerPlace, moved: &mut Moved<T>) {
+    fn remove(&mut self, place: TimerPlace, moved: &mut Dropped<T>) {
         let nth = place.nth as usize;
         let Some(list) = self.lists.get_mut(&place.tick) else {
             return;

@@ -8,7 +8,7 @@ use super::own_runtime::Running;
 use super::verbs::Blocking;
 use crate::error::Error;
 use crate::kind::{LockKind, Unfenced};
-use crate::lock::verbs::Acquire;
+use crate::lock::verbs::Lockable;
 use crate::lock::{Holder, QueuedOwner};
 use crate::names::try_lock::TryLock;
 

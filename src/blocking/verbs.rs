@@ -11,7 +11,7 @@ use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;
-use crate::lock::verbs::{Acquire, Held, settled};
+use crate::lock::verbs::{Held, Lockable, settled};
 use crate::names::owner::Owner;
 
 /// A lock whose calls wait on the calling thread: [`Lock`](super::Lock), [`MultiLock`](super::MultiLock) and
@@ -50,7 +50,7 @@ impl<L> Blocking<L> {
     }
 }
 
-impl<L: Acquire> Blocking<L> {
+impl<L: Lockable> Blocking<L> {
     /// Returns this lock with a fixed lease; see the async [`lease`](crate::Lock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
@@ -366,7 +366,7 @@ pub trait HeldLock: Send + Sync + 'static {
 
 impl<L> DistributedLock for Blocking<L>
 where
-    L: Acquire + Send + Sync + 'static,
+    L: Lockable + Send + Sync + 'static,
     L::Guard: Send + Sync + 'static,
 {
     type Guard = BlockingGuard<L::Guard>;

@@ -13,7 +13,7 @@ use super::hold::local_deadline;
 use super::op::Op;
 use super::op::{Acquire, Around, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Attempt, Lane, Order, Terms, Turn, Waiter};
+use super::queue::{HeadAttempt, Order, QueueLane, QueuedCall, Terms, Turn};
 use super::tenure::NOT_COUNTED;
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
@@ -250,12 +250,12 @@ impl LockCore {
         &mut self,
         now: Time,
         id: WaiterId,
-        waiter: Waiter,
+        waiter: QueuedCall,
         field: &Arc<str>,
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
         let lane = waiter.lane();
-        let Waiter {
+        let QueuedCall {
             owner,
             order,
             terms,
@@ -290,7 +290,7 @@ impl LockCore {
         // Where the others of its lane may attempt too, its turn is not waited for.
         let is_open = is_called || self.is_open(lane);
         if order == Order::Queued && !needs_no_queue && has_front && !is_open {
-            let (attempt, turn) = (Some(Attempt { waiter: id, op }), self.turn(lane));
+            let (attempt, turn) = (Some(HeadAttempt { waiter: id, op }), self.turn(lane));
             self.set_turn(lane, Turn { attempt, ..turn });
         }
         Ok(Admission::Permit(Permit {
@@ -425,7 +425,7 @@ impl LockCore {
     }
 
     /// Whether a call of an owner that holds the lock may add a hold.
-    fn may_nest(&self, waiter: &Waiter) -> bool {
+    fn may_nest(&self, waiter: &QueuedCall) -> bool {
         let faces = self.faces(waiter.owner).into_iter().flatten();
         let mut held = faces.filter(|own| own.tenure.is_held());
         waiter.terms.reentrant && held.all(|own| own.tenure.reentrant)
@@ -455,13 +455,13 @@ impl LockCore {
     }
 
     /// A waiter is the first of its lane, or the first is in no other's way; and so is no owner of this client.
-    fn goes_first(&self, id: WaiterId, lane: Lane) -> bool {
+    fn goes_first(&self, id: WaiterId, lane: QueueLane) -> bool {
         !self.is_blocked(lane) && (self.is_open(lane) || self.queue.head(lane) == Some(id))
     }
 
     /// Its lane was open when it was called. That those who held the lock have released since is no reason to go in one by
     /// one: each would open the lane for all, and close it before they are polled.
-    fn follows_call(&self, waiter: &Waiter) -> bool {
+    fn follows_call(&self, waiter: &QueuedCall) -> bool {
         waiter.is_called && !self.is_blocked(waiter.lane())
     }
 
@@ -471,7 +471,7 @@ impl LockCore {
     }
 
     /// Of an owner that holds nothing. An immediate attempt does not overtake the callers of other owners that queue.
-    fn may_contend(&self, now: Time, id: WaiterId, waiter: &Waiter) -> bool {
+    fn may_contend(&self, now: Time, id: WaiterId, waiter: &QueuedCall) -> bool {
         if !self.discipline.has_front() {
             return true;
         }

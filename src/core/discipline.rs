@@ -1,6 +1,6 @@
 //! In which order owners get a lock, as far as a client has a say in it.
 
-use super::queue::Lane;
+use super::queue::QueueLane;
 use super::values::{Face, OwnerKey};
 
 /// In which order owners get a lock.
@@ -19,22 +19,22 @@ pub enum Discipline {
 
 impl Discipline {
     /// The lane of an owner's calls: one for all of them, one for each face, or one for each owner.
-    pub(super) fn lane(self, owner: OwnerKey) -> Lane {
+    pub(super) fn lane(self, owner: OwnerKey) -> QueueLane {
         match (self, owner.face) {
-            (Self::Plain, _) => Lane::ALL,
-            (Self::Fair, _) => Lane::of(owner.thread),
-            (Self::ReadWrite, Face::Read) => Lane::READERS,
-            (Self::ReadWrite, Face::Only | Face::Write) => Lane::WRITERS,
+            (Self::Plain, _) => QueueLane::ALL,
+            (Self::Fair, _) => QueueLane::of(owner.thread),
+            (Self::ReadWrite, Face::Read) => QueueLane::READERS,
+            (Self::ReadWrite, Face::Only | Face::Write) => QueueLane::WRITERS,
         }
     }
 
     /// The lanes of which only the head attempts: its turn begins and ends with what other owners of this client do.
     /// Where there are none, each owner attempts whatever the others do.
-    pub(super) fn fronts(self) -> &'static [Lane] {
+    pub(super) fn fronts(self) -> &'static [QueueLane] {
         match self {
-            Self::Plain => &[Lane::ALL],
+            Self::Plain => &[QueueLane::ALL],
             Self::Fair => &[],
-            Self::ReadWrite => &[Lane::WRITERS, Lane::READERS],
+            Self::ReadWrite => &[QueueLane::WRITERS, QueueLane::READERS],
         }
     }
 
@@ -44,8 +44,8 @@ impl Discipline {
     }
 
     /// Whether owners of this lane hold the lock beside each other.
-    pub(super) fn is_shared(self, lane: Lane) -> bool {
-        self == Self::ReadWrite && lane == Lane::READERS
+    pub(super) fn is_shared(self, lane: QueueLane) -> bool {
+        self == Self::ReadWrite && lane == QueueLane::READERS
     }
 
     /// Whether a busy reply leaves a queued call's owner a place in the server's queue.

@@ -14,7 +14,7 @@ use super::admission::{Permit, Rejected};
 use super::discipline::Discipline;
 use super::op::{Acquire, Around};
 use super::owner_state::OwnerState;
-use super::queue::Lane;
+use super::queue::QueueLane;
 use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token, WaiterId};
 
 impl LockCore {
@@ -71,7 +71,7 @@ impl LockCore {
     }
 
     /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.
-    pub(super) fn is_blocked(&self, lane: Lane) -> bool {
+    pub(super) fn is_blocked(&self, lane: QueueLane) -> bool {
         if self.comes_later(lane) {
             return true;
         }
@@ -83,8 +83,8 @@ impl LockCore {
 
     /// Whether the head of another lane has queued for longer, and has not attempted since an owner of this client freed
     /// the lock. One that unlocks and locks in a row would always be before it.
-    fn comes_later(&self, lane: Lane) -> bool {
-        let first = |other: &Lane| {
+    fn comes_later(&self, lane: QueueLane) -> bool {
+        let first = |other: &QueueLane| {
             let waits = *other != lane && self.freed.have(*other);
             waits.then(|| self.queue.head(*other)).flatten()
         };
@@ -114,7 +114,7 @@ impl LockCore {
     }
 
     /// Whether all of a lane may attempt, and not only its head: an owner of this client is in already.
-    pub(super) fn is_open(&self, lane: Lane) -> bool {
+    pub(super) fn is_open(&self, lane: QueueLane) -> bool {
         self.discipline.is_shared(lane) && self.owners.read()
     }
 

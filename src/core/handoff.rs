@@ -20,7 +20,7 @@ use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
 use super::op::{Around, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Lane, Order, PassStreak, Terms, Waiter};
+use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Terms};
 use super::release::ReleaseSend;
 use super::values::{Effects, Life, OpId, OwnerKey, Time, Token, Total, WaiterId};
 
@@ -58,7 +58,7 @@ impl LockCore {
         if own.tenure.target() > 0 || self.life != Life::Open || bounds.passes == 0 {
             return None;
         }
-        let head = self.queue.head(Lane::ALL)?;
+        let head = self.queue.head(QueueLane::ALL)?;
         // No other process hears of a pass. The release that ends the streak publishes that the lock is free.
         if let Some(streak) = self.queue.streak
             && (streak.passes >= bounds.passes || streak.since + bounds.longest < now)
@@ -90,7 +90,7 @@ impl LockCore {
 
     /// Who gets the lock when its owner has no use for it any more: not that owner, whose release is
     /// under way.
-    fn receiver(&self, head: WaiterId) -> Option<Waiter> {
+    fn receiver(&self, head: WaiterId) -> Option<QueuedCall> {
         let waiter = self.queue.get(head).filter(|waiter| waiter.is_ready())?;
         let own = self.owners.get(waiter.owner);
         let is_free = own.is_none_or(|own| {
@@ -147,7 +147,7 @@ impl LockCore {
         &mut self,
         now: Time,
         id: WaiterId,
-        waiter: &Waiter,
+        waiter: &QueuedCall,
         out: &mut Effects,
     ) -> Option<Admission> {
         let found = self.change(now, waiter.owner, out, |own, _| {

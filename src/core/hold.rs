@@ -59,13 +59,13 @@ impl Keeper {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Hold {
+pub(super) struct HoldRecord {
     pub(super) id: HoldId,
     pub(super) policy: LeasePolicy,
     pub(super) keeper: Keeper,
 }
 
-impl Hold {
+impl HoldRecord {
     pub(super) fn valid_until(&self, deadline: Time) -> Time {
         earlier(self.policy.ends(), deadline)
     }
@@ -85,7 +85,7 @@ impl Hold {
 }
 
 #[cfg(feature = "test-util")]
-impl Hold {
+impl HoldRecord {
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
         self.id.visit(visitor);
         match &mut self.policy {
@@ -229,7 +229,7 @@ pub enum RenewOutcome {
 /// kept. One hold, and the lease that an acquire or a release has to say, are looked for among all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holds {
-    holds: SmallVec<[Hold; 1]>,
+    holds: SmallVec<[HoldRecord; 1]>,
     /// How many have a guard.
     guarded: u32,
     /// How many the watchdog renews.
@@ -239,7 +239,7 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Hold> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, HoldRecord> {
         self.holds.iter()
     }
 
@@ -272,23 +272,23 @@ impl Holds {
         self.ends.len() < self.holds.len() || latest.is_some_and(|(end, _)| *end > at)
     }
 
-    pub(super) fn get(&self, id: HoldId) -> Option<&Hold> {
+    pub(super) fn get(&self, id: HoldId) -> Option<&HoldRecord> {
         self.position(id).map(|at| &self.holds[at])
     }
 
-    pub(super) fn push(&mut self, hold: Hold) {
+    pub(super) fn push(&mut self, hold: HoldRecord) {
         self.count(&hold);
         self.holds.push(hold);
     }
 
-    pub(super) fn remove(&mut self, id: HoldId) -> Option<Hold> {
+    pub(super) fn remove(&mut self, id: HoldId) -> Option<HoldRecord> {
         let hold = self.holds.remove(self.position(id)?);
         self.uncount(&hold);
         Some(hold)
     }
 
     /// Changes one of them. `false`: it is not there.
-    pub(super) fn change(&mut self, id: HoldId, change: impl FnOnce(&mut Hold)) -> bool {
+    pub(super) fn change(&mut self, id: HoldId, change: impl FnOnce(&mut HoldRecord)) -> bool {
         let Some(at) = self.position(id) else {
             return false;
         };
@@ -305,7 +305,7 @@ impl Holds {
         self.holds.iter().rposition(|hold| hold.id == id)
     }
 
-    fn count(&mut self, hold: &Hold) {
+    fn count(&mut self, hold: &HoldRecord) {
         self.guarded += u32::from(hold.keeper == Keeper::Guard);
         self.renewed += u32::from(hold.policy.is_renewed());
         if let Some(at) = hold.policy.ends() {
@@ -313,7 +313,7 @@ impl Holds {
         }
     }
 
-    fn uncount(&mut self, hold: &Hold) {
+    fn uncount(&mut self, hold: &HoldRecord) {
         self.guarded -= u32::from(hold.keeper == Keeper::Guard);
         self.renewed -= u32::from(hold.policy.is_renewed());
         if let Some(at) = hold.policy.ends() {
@@ -322,8 +322,8 @@ impl Holds {
     }
 }
 
-impl FromIterator<Hold> for Holds {
-    fn from_iter<I: IntoIterator<Item = Hold>>(holds: I) -> Self {
+impl FromIterator<HoldRecord> for Holds {
+    fn from_iter<I: IntoIterator<Item = HoldRecord>>(holds: I) -> Self {
         let mut all = Self::default();
         holds.into_iter().for_each(|hold| all.push(hold));
         all
@@ -331,8 +331,8 @@ impl FromIterator<Hold> for Holds {
 }
 
 impl IntoIterator for Holds {
-    type Item = Hold;
-    type IntoIter = smallvec::IntoIter<[Hold; 1]>;
+    type Item = HoldRecord;
+    type IntoIter = smallvec::IntoIter<[HoldRecord; 1]>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.holds.into_iter()

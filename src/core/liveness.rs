@@ -15,7 +15,7 @@
 
 use super::LockCore;
 use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{Lane, Turn};
+use super::queue::{QueueLane, Turn};
 use super::values::{Effects, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
@@ -77,14 +77,14 @@ impl LockCore {
         fronts.any(|lane| self.queue.has_another_queued(*lane, id))
     }
 
-    pub(super) fn turn(&self, lane: Lane) -> Turn {
+    pub(super) fn turn(&self, lane: QueueLane) -> Turn {
         match self.discipline.is_shared(lane) {
             true => self.queue.readers_turn,
             false => self.queue.turn,
         }
     }
 
-    pub(super) fn set_turn(&mut self, lane: Lane, turn: Turn) {
+    pub(super) fn set_turn(&mut self, lane: QueueLane, turn: Turn) {
         // Nothing is written where nothing changes: a queue that is empty would be made for it.
         if self.turn(lane) == turn {
             return;
@@ -119,7 +119,7 @@ impl LockCore {
     pub(super) fn begin_turn(
         &mut self,
         now: Time,
-        (lane, head): (Lane, WaiterId),
+        (lane, head): (QueueLane, WaiterId),
         ends_wait: bool,
     ) {
         let (since, turn) = (Some(now), self.turn(lane));
@@ -130,7 +130,7 @@ impl LockCore {
     }
 
     /// When the turn of a waiter that does not take it ends.
-    fn turn_ends(&self, lane: Lane) -> Option<Time> {
+    fn turn_ends(&self, lane: QueueLane) -> Option<Time> {
         let Turn { since, attempt } = self.turn(lane);
         let since = since?;
         let limit = self.rules.command_timeout;

@@ -56,9 +56,9 @@ impl Terms {
 
 /// A part of the queue, with a head of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Lane(i64);
+pub(super) struct QueueLane(i64);
 
-impl Lane {
+impl QueueLane {
     /// The only one.
     pub(super) const ALL: Self = Self(0);
 
@@ -77,20 +77,20 @@ impl Lane {
 pub(super) struct Lanes(u8);
 
 impl Lanes {
-    pub(super) fn have(self, lane: Lane) -> bool {
+    pub(super) fn have(self, lane: QueueLane) -> bool {
         self.0 & Self::bit(lane) != 0
     }
 
-    pub(super) fn add(&mut self, lane: Lane) {
+    pub(super) fn add(&mut self, lane: QueueLane) {
         self.0 |= Self::bit(lane);
     }
 
-    pub(super) fn remove(&mut self, lane: Lane) {
+    pub(super) fn remove(&mut self, lane: QueueLane) {
         self.0 &= !Self::bit(lane);
     }
 
     /// None for the lane of an owner, which has no head.
-    fn bit(lane: Lane) -> u8 {
+    fn bit(lane: QueueLane) -> u8 {
         let nth = u32::try_from(lane.0).ok();
         nth.and_then(|nth| 1_u8.checked_shl(nth)).unwrap_or(0)
     }
@@ -98,7 +98,7 @@ impl Lanes {
 
 /// A call that wants the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Waiter {
+pub(super) struct QueuedCall {
     pub(super) owner: OwnerKey,
     /// The lane is that of its owner.
     has_own_lane: bool,
@@ -117,13 +117,13 @@ pub(super) struct Waiter {
     pub(super) is_called: bool,
 }
 
-impl Waiter {
+impl QueuedCall {
     /// Not stored as such: each waiter would need room for it.
-    pub(super) fn lane(&self) -> Lane {
+    pub(super) fn lane(&self) -> QueueLane {
         match self.owner.face {
-            _ if self.has_own_lane => Lane::of(self.owner.thread),
-            Face::Read => Lane::READERS,
-            Face::Only | Face::Write => Lane::WRITERS,
+            _ if self.has_own_lane => QueueLane::of(self.owner.thread),
+            Face::Read => QueueLane::READERS,
+            Face::Only | Face::Write => QueueLane::WRITERS,
         }
     }
 
@@ -148,7 +148,7 @@ pub(super) struct Turn {
     /// The head's latest reason to go on, or sign of life. `None`: there is no head.
     pub(super) since: Option<Time>,
     /// The attempt of one that queues.
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<HeadAttempt>,
 }
 
 impl Turn {
@@ -169,13 +169,13 @@ impl Turn {
 
 /// An attempt of one that queues, by an owner that holds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Attempt {
+pub(super) struct HeadAttempt {
     pub(super) waiter: WaiterId,
     pub(super) op: OpId,
 }
 
 #[cfg(feature = "test-util")]
-impl Attempt {
+impl HeadAttempt {
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
         self.waiter.visit(visitor);
         self.op.visit(visitor);
@@ -185,11 +185,11 @@ impl Attempt {
 /// The calls, and whose turn it is: what a lock that is only held has no room for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
-    waiters: SmallMap<WaiterId, Waiter>,
+    waiters: SmallMap<WaiterId, QueuedCall>,
     /// Those that queue, in the order of their lane, but for those that were passed over.
-    queued: SmallSet<(Lane, WaiterId)>,
+    queued: SmallSet<(QueueLane, WaiterId)>,
     /// The first of them, for which each step asks several times.
-    first: Option<(Lane, WaiterId)>,
+    first: Option<(QueueLane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
     pub(super) turn: Turn,
@@ -232,7 +232,7 @@ impl Owned {
         Self { thread, behind, id }
     }
 
-    fn of(waiter: &Waiter, id: WaiterId) -> Self {
+    fn of(waiter: &QueuedCall, id: WaiterId) -> Self {
         Self::new(
             waiter.owner,
             waiter.waits_for_own_op.then_some(waiter.order),
@@ -253,14 +253,14 @@ impl Queue {
     pub(super) fn add(
         &mut self,
         id: WaiterId,
-        (owner, lane): (OwnerKey, Lane),
+        (owner, lane): (OwnerKey, QueueLane),
         order: Order,
         terms: Terms,
         now: Time,
     ) {
-        let waiter = Waiter {
+        let waiter = QueuedCall {
             owner,
-            has_own_lane: lane == Lane::of(owner.thread),
+            has_own_lane: lane == QueueLane::of(owner.thread),
             order,
             terms,
             since: now,
@@ -277,28 +277,28 @@ impl Queue {
         }
     }
 
-    pub(super) fn remove(&mut self, id: WaiterId) -> Option<Waiter> {
+    pub(super) fn remove(&mut self, id: WaiterId) -> Option<QueuedCall> {
         let waiter = self.waiters.remove(&id)?;
         self.leave_queue((waiter.lane(), id));
         self.owned.remove(&Owned::of(&waiter, id));
         Some(waiter)
     }
 
-    fn queue_up(&mut self, place: (Lane, WaiterId)) {
+    fn queue_up(&mut self, place: (QueueLane, WaiterId)) {
         self.queued.insert(place, ());
         self.first = self
             .first
             .map_or(Some(place), |first| Some(first.min(place)));
     }
 
-    fn leave_queue(&mut self, place: (Lane, WaiterId)) {
+    fn leave_queue(&mut self, place: (QueueLane, WaiterId)) {
         self.queued.remove(&place);
         if self.first == Some(place) {
             self.first = self.queued.first().copied();
         }
     }
 
-    pub(super) fn get(&self, id: WaiterId) -> Option<&Waiter> {
+    pub(super) fn get(&self, id: WaiterId) -> Option<&QueuedCall> {
         self.waiters.get(&id)
     }
 
@@ -337,7 +337,7 @@ impl Queue {
         }
     }
 
-    pub(super) fn pass_over_all(&mut self, lane: Lane) {
+    pub(super) fn pass_over_all(&mut self, lane: QueueLane) {
         while let Some(head) = self.head(lane) {
             self.pass_over(head);
         }
@@ -350,9 +350,9 @@ impl Queue {
     }
 
     /// Whether another one than that queues in this lane.
-    pub(super) fn has_another_queued(&self, lane: Lane, id: WaiterId) -> bool {
+    pub(super) fn has_another_queued(&self, lane: QueueLane, id: WaiterId) -> bool {
         // Each step asks, and one of the two at the ends says so without a search, unless there are several lanes.
-        let is_another = |(of, other): &(Lane, WaiterId)| *of == lane && *other != id;
+        let is_another = |(of, other): &(QueueLane, WaiterId)| *of == lane && *other != id;
         self.first.as_ref().is_some_and(is_another)
             || self.queued.last().is_some_and(is_another)
             || self.head(lane).is_some_and(|head| head != id)
@@ -360,7 +360,7 @@ impl Queue {
     }
 
     /// All that queue in this lane may attempt, and are told so.
-    pub(super) fn call_all(&mut self, lane: Lane) -> Vec<WaiterId> {
+    pub(super) fn call_all(&mut self, lane: QueueLane) -> Vec<WaiterId> {
         let mut called = Vec::new();
         let mut next = self.head(lane);
         while let Some(id) = next {
@@ -396,7 +396,7 @@ impl Queue {
     }
 
     /// The first waiter that queues in this lane.
-    pub(super) fn head(&self, lane: Lane) -> Option<WaiterId> {
+    pub(super) fn head(&self, lane: QueueLane) -> Option<WaiterId> {
         let (first, id) = self.first?;
         match first.cmp(&lane) {
             Ordering::Less => self.first_in(lane, WaiterId(0)),
@@ -406,7 +406,7 @@ impl Queue {
     }
 
     /// The first from there on, of the same lane.
-    fn first_in(&self, lane: Lane, from: WaiterId) -> Option<WaiterId> {
+    fn first_in(&self, lane: QueueLane, from: WaiterId) -> Option<WaiterId> {
         let (found, id) = *self.queued.first_from((lane, from))?;
         (found == lane).then_some(id)
     }

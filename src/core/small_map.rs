@@ -7,13 +7,13 @@ use std::hash::{Hash, Hasher};
 /// An ordered map that keeps a single entry in place, without an allocation, and any number beyond
 /// that in a tree: a lock with ten thousand waiters stays as fast as one with ten.
 #[derive(Debug, Clone)]
-pub(crate) struct SmallMap<K, V>(Inner<K, V>);
+pub(crate) struct SmallMap<K, V>(Storage<K, V>);
 
 /// An ordered set of the same kind.
 pub(crate) type SmallSet<K> = SmallMap<K, ()>;
 
 #[derive(Debug, Clone)]
-enum Inner<K, V> {
+enum Storage<K, V> {
     Empty,
     One(K, V),
     /// Apart, so that the one in place needs no more room than itself.
@@ -31,15 +31,15 @@ impl<K, V> Default for SmallMap<K, V> {
 }
 
 impl<K, V> SmallMap<K, V> {
-    pub(crate) const EMPTY: Self = Self(Inner::Empty);
+    pub(crate) const EMPTY: Self = Self(Storage::Empty);
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
     pub(crate) fn len(&self) -> usize {
         match &self.0 {
-            Inner::Empty => 0,
-            Inner::One(..) => 1,
-            Inner::Many(many) => many.len(),
+            Storage::Empty => 0,
+            Storage::One(..) => 1,
+            Storage::Many(many) => many.len(),
         }
     }
 
@@ -52,9 +52,9 @@ impl<K: Ord, V> SmallMap<K, V> {
         K: Borrow<Q>,
     {
         match &self.0 {
-            Inner::One(one, value) if one.borrow() == key => Some(value),
-            Inner::Many(many) => many.get(key),
-            Inner::Empty | Inner::One(..) => None,
+            Storage::One(one, value) if one.borrow() == key => Some(value),
+            Storage::Many(many) => many.get(key),
+            Storage::Empty | Storage::One(..) => None,
         }
     }
 
@@ -63,28 +63,28 @@ impl<K: Ord, V> SmallMap<K, V> {
         K: Borrow<Q>,
     {
         match &mut self.0 {
-            Inner::One(one, value) if (*one).borrow() == key => Some(value),
-            Inner::Many(many) => many.get_mut(key),
-            Inner::Empty | Inner::One(..) => None,
+            Storage::One(one, value) if (*one).borrow() == key => Some(value),
+            Storage::Many(many) => many.get_mut(key),
+            Storage::Empty | Storage::One(..) => None,
         }
     }
 
     /// Puts an entry in; answers with what had this key before.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         match &mut self.0 {
-            Inner::One(one, before) if *one == key => Some(std::mem::replace(before, value)),
-            Inner::Many(many) => many.insert(key, value),
-            Inner::Empty => {
-                self.0 = Inner::One(key, value);
+            Storage::One(one, before) if *one == key => Some(std::mem::replace(before, value)),
+            Storage::Many(many) => many.insert(key, value),
+            Storage::Empty => {
+                self.0 = Storage::One(key, value);
                 None
             }
-            Inner::One(..) => {
-                let before = std::mem::replace(&mut self.0, Inner::Empty);
+            Storage::One(..) => {
+                let before = std::mem::replace(&mut self.0, Storage::Empty);
                 let mut many = BTreeMap::from([(key, value)]);
-                if let Inner::One(one, value) = before {
+                if let Storage::One(one, value) = before {
                     many.insert(one, value);
                 }
-                self.0 = Inner::Many(Box::new(many));
+                self.0 = Storage::Many(Box::new(many));
                 None
             }
         }
@@ -107,18 +107,18 @@ impl<K: Ord, V> SmallMap<K, V> {
         K: Borrow<Q>,
     {
         match &mut self.0 {
-            Inner::Empty => None,
-            Inner::Many(many) => {
+            Storage::Empty => None,
+            Storage::Many(many) => {
                 let removed = many.remove(key);
                 if many.is_empty() {
-                    self.0 = Inner::Empty;
+                    self.0 = Storage::Empty;
                 }
                 removed
             }
-            Inner::One(one, _) if (*one).borrow() != key => None,
-            Inner::One(..) => match std::mem::replace(&mut self.0, Inner::Empty) {
-                Inner::One(_, value) => Some(value),
-                Inner::Empty | Inner::Many(_) => None,
+            Storage::One(one, _) if (*one).borrow() != key => None,
+            Storage::One(..) => match std::mem::replace(&mut self.0, Storage::Empty) {
+                Storage::One(_, value) => Some(value),
+                Storage::Empty | Storage::Many(_) => None,
             },
         }
     }
@@ -126,17 +126,17 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// The entry with the smallest key.
     pub(crate) fn first_entry(&self) -> Option<(&K, &V)> {
         match &self.0 {
-            Inner::Empty => None,
-            Inner::One(one, value) => Some((one, value)),
-            Inner::Many(many) => many.first_key_value(),
+            Storage::Empty => None,
+            Storage::One(one, value) => Some((one, value)),
+            Storage::Many(many) => many.first_key_value(),
         }
     }
 
     pub(crate) fn last(&self) -> Option<&K> {
         match &self.0 {
-            Inner::Empty => None,
-            Inner::One(key, _) => Some(key),
-            Inner::Many(many) => many.last_key_value().map(|(key, _)| key),
+            Storage::Empty => None,
+            Storage::One(key, _) => Some(key),
+            Storage::Many(many) => many.last_key_value().map(|(key, _)| key),
         }
     }
 
@@ -147,18 +147,18 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// The smallest key that is not less than `from`.
     pub(crate) fn first_from(&self, from: K) -> Option<&K> {
         match &self.0 {
-            Inner::Empty => None,
-            Inner::One(one, _) => Some(one).filter(|one| **one >= from),
-            Inner::Many(many) => many.range(from..).next().map(|(key, _)| key),
+            Storage::Empty => None,
+            Storage::One(one, _) => Some(one).filter(|one| **one >= from),
+            Storage::Many(many) => many.range(from..).next().map(|(key, _)| key),
         }
     }
 
     /// The keys that are not less than that one, in their order.
     pub(crate) fn keys_from(&self, from: K) -> impl Iterator<Item = &K> {
         let (one, many) = match &self.0 {
-            Inner::Empty => (None, None),
-            Inner::One(one, _) => (Some(one).filter(|one| **one >= from), None),
-            Inner::Many(many) => (None, Some(many.range(from..))),
+            Storage::Empty => (None, None),
+            Storage::One(one, _) => (Some(one).filter(|one| **one >= from), None),
+            Storage::Many(many) => (None, Some(many.range(from..))),
         };
         one.into_iter()
             .chain(many.into_iter().flatten().map(|(key, _)| key))
@@ -167,9 +167,9 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// In the order of the keys.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         let (one, many) = match &self.0 {
-            Inner::Empty => (None, None),
-            Inner::One(key, value) => (Some((key, value)), None),
-            Inner::Many(many) => (None, Some(many.iter())),
+            Storage::Empty => (None, None),
+            Storage::One(key, value) => (Some((key, value)), None),
+            Storage::Many(many) => (None, Some(many.iter())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -180,9 +180,9 @@ impl<K: Ord, V> SmallMap<K, V> {
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let (one, many) = match &mut self.0 {
-            Inner::Empty => (None, None),
-            Inner::One(_, value) => (Some(value), None),
-            Inner::Many(many) => (None, Some(many.values_mut())),
+            Storage::Empty => (None, None),
+            Storage::One(_, value) => (Some(value), None),
+            Storage::Many(many) => (None, Some(many.values_mut())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -207,9 +207,9 @@ impl<K, V> IntoIterator for SmallMap<K, V> {
 
     fn into_iter(self) -> Self::IntoIter {
         let (one, many) = match self.0 {
-            Inner::Empty => (None, None),
-            Inner::One(key, value) => (Some((key, value)), None),
-            Inner::Many(many) => (None, Some(*many)),
+            Storage::Empty => (None, None),
+            Storage::One(key, value) => (Some((key, value)), None),
+            Storage::Many(many) => (None, Some(*many)),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }

@@ -10,8 +10,8 @@ mod renewal;
 use std::time::Duration;
 
 use super::hold::{
-    Hold, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, LostHolds, lease_for_deadline,
-    local_deadline,
+    HoldRecord, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, LostHolds,
+    lease_for_deadline, local_deadline,
 };
 use super::values::{HoldId, LossReason, Rules, Time};
 
@@ -202,7 +202,7 @@ impl Tenure {
         } else {
             self.confirm(sent_at, lease, 0, rules);
         }
-        self.holds.push(Hold {
+        self.holds.push(HoldRecord {
             id,
             policy,
             keeper: Keeper::Guard,
@@ -374,7 +374,7 @@ impl Tenure {
         self.lose_if(|hold| hold.over(deadline, now))
     }
 
-    fn lose_if(&mut self, mut reason: impl FnMut(&Hold) -> Option<LossReason>) -> Vec<Loss> {
+    fn lose_if(&mut self, mut reason: impl FnMut(&HoldRecord) -> Option<LossReason>) -> Vec<Loss> {
         let (mut losses, first) = (Vec::new(), self.first());
         for hold in std::mem::take(&mut self.holds) {
             let Some(reason) = reason(&hold) else {
@@ -382,7 +382,7 @@ impl Tenure {
                 continue;
             };
             let valid_until = hold.valid_until(self.deadline);
-            let Hold { id, policy, keeper } = hold;
+            let HoldRecord { id, policy, keeper } = hold;
             let is_news = !(keeper.is_detached() && reason == LossReason::LeaseOver);
             losses.push(Loss {
                 id,
@@ -419,7 +419,7 @@ impl Tenure {
     }
 
     /// The lease that a hold still needs.
-    fn left(&self, hold: &Hold, now: Time, rules: &Rules) -> Duration {
+    fn left(&self, hold: &HoldRecord, now: Time, rules: &Rules) -> Duration {
         let left = hold.policy.left(now, rules);
         match hold.policy {
             // What is said lowers a lease that is shared.

@@ -26,11 +26,11 @@ use crate::state::shared::{Taken, check_lease};
 use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;
 use super::stray::{is_stray_hold, release_stray_hold};
-use super::verbs::Acquire;
+use super::verbs::Lockable;
 use super::waiter::{Next, Retries, Wait, Waiter, needed, rejection};
 use super::waking::Waking;
 
-impl<K> Acquire for Lock<K> {
+impl<K> Lockable for Lock<K> {
     type Guard = LockGuard<K>;
 
     fn lock_name(&self) -> &str {

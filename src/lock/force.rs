@@ -14,7 +14,7 @@ use super::Lock;
 use crate::core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
 use crate::error::{Error, Operation, RefusedKind};
 use crate::names::wire::{self, LockName};
-use crate::script::{self, Answer, CallError, Forced, Inspected};
+use crate::script::{self, CallError, Forced, Inspected, ScriptAnswer};
 use crate::state::entry::Entry;
 
 impl<K> Lock<K> {
@@ -76,7 +76,7 @@ impl<K> Lock<K> {
     async fn force_seen(
         &self,
         name: &LockName,
-        seen: Answer<Inspected>,
+        seen: ScriptAnswer<Inspected>,
     ) -> Result<Option<bool>, Error> {
         let shared = self.client.shared();
         let timeout = shared.command_timeout();
@@ -95,7 +95,7 @@ impl<K> Lock<K> {
         let call = script::force_unlock(name, first, fields.map(Arc::clone), limit, announce);
         let (route, doing) = (self.route(name), Operation::Forcing);
         match script::call_there(route, seen.way, doing, timeout, call).await {
-            Ok(Answer { value, way, .. }) => match value {
+            Ok(ScriptAnswer { value, way, .. }) => match value {
                 Forced::Freed | Forced::Removed => {
                     let reason = match value {
                         Forced::Removed => LossReason::Taken,

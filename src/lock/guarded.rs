@@ -16,7 +16,7 @@ use crate::core::Ending;
 use crate::error::{Error, Operation, is_of_a_replica};
 use crate::lock::hold_handle::{Hold, HoldHandle};
 use crate::redis::Arg;
-use crate::script::{self, Answer, CallError, Guarded};
+use crate::script::{self, CallError, Guarded, ScriptAnswer};
 use crate::state::entry::Entry;
 use crate::state::shared::check_keep;
 
@@ -361,7 +361,7 @@ fn held_as(hold: &Hold) -> Option<Arc<str>> {
 }
 
 /// A command of the script may be the only one that finds out that the server takes no writes.
-fn noted(answer: Answer<Guarded>) -> Guarded {
+fn noted(answer: ScriptAnswer<Guarded>) -> Guarded {
     if matches!(&answer.value, Guarded::Failed(text) if is_of_a_replica(text)) {
         answer.way.link.note_misplaced();
     }

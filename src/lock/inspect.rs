@@ -10,7 +10,7 @@ use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
 use crate::names::wire::{self, LockName};
 use crate::redis::{Call, Route};
-use crate::script::{self, Answer, Inspected, Seen};
+use crate::script::{self, Inspected, ScriptAnswer, Seen};
 
 impl<K> Lock<K> {
     /// Whether the lock is held, by any owner; of a read-write lock this part of it. Asks Redis.
@@ -266,7 +266,7 @@ impl<K> Lock<K> {
         &self,
         name: &LockName,
         with_clock: bool,
-    ) -> Result<Answer<Inspected>, Error> {
+    ) -> Result<ScriptAnswer<Inspected>, Error> {
         self.ask(name, || script::inspect(name, with_clock)).await
     }
 
@@ -274,7 +274,7 @@ impl<K> Lock<K> {
         &self,
         name: &LockName,
         call: impl Fn() -> Call<Inspected>,
-    ) -> Result<Answer<Inspected>, Error> {
+    ) -> Result<ScriptAnswer<Inspected>, Error> {
         let shared = self.client.shared();
         if shared.is_closed() {
             return Err(Error::Closed);

@@ -164,11 +164,11 @@ impl<K> Lock<K> {
     }
 
     /// Queues for the lock with the other callers of this client, without ever taking it.
-    pub(crate) fn place(&self) -> Result<Place, Error> {
+    pub(crate) fn place(&self) -> Result<MemberPlace, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
         let owner = owner.key(self.kind.face());
         let (id, notify) = entry.enqueue(owner, Order::Queued, self.terms()?);
-        Ok(Place { entry, id, notify })
+        Ok(MemberPlace { entry, id, notify })
     }
 }
 
@@ -176,13 +176,13 @@ impl<K> Lock<K> {
 ///
 /// It does not ask for the lock, so it has no field that the lock could be handed to: a release that comes to this place
 /// frees the lock. The queue waits for it for a command timeout, as for each call that is not polled.
-pub(crate) struct Place {
+pub(crate) struct MemberPlace {
     entry: Arc<Entry>,
     id: WaiterId,
     notify: Arc<Notify>,
 }
 
-impl Place {
+impl MemberPlace {
     /// Whether `try_lock` of its owner would not find others of this client before it. If it was passed over, it is back:
     /// nothing else takes it back.
     pub(crate) fn asks(&self) -> bool {
@@ -207,7 +207,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MemberPlace {
     fn drop(&mut self) {
         self.entry.leave(self.id);
     }

@@ -22,7 +22,7 @@ use crate::core::{
 };
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
-use crate::script::{self, Answer, CallError, Released, RetryPolicy};
+use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer};
 use crate::state::driven::Job;
 use crate::state::entry::{Entry, Outcome};
 use crate::state::shared::HoldStatus;
@@ -163,7 +163,7 @@ async fn send(
         };
         let error = match script::call_in_place(route, doing, retry, &sent, call).await {
             // Nothing was moved: the lock is released instead.
-            Ok(Answer {
+            Ok(ScriptAnswer {
                 value: Released::NoToken,
                 ..
             }) => {
@@ -224,7 +224,7 @@ fn never_passes_again(shared: &Shared, permission: &str) {
     }
 }
 
-fn release_answer(entry: &Entry, answer: &Answer<Released>) -> ReleaseAnswer {
+fn release_answer(entry: &Entry, answer: &ScriptAnswer<Released>) -> ReleaseAnswer {
     let (shared, channel) = (entry.shared(), entry.name.channel());
     let mut token = None;
     let (gone, receivers) = match answer.value {
@@ -305,9 +305,9 @@ impl ReleaseJob {
             // A release that a caller waits for does not queue with the others, and leaves with none.
             let permit = match awaited {
                 None if !leaves => match self.place(give_up_at).await {
-                    Wait::Done(permit) => permit,
-                    Wait::Joined => continue,
-                    Wait::TooLate => {
+                    ReleaseWait::Done(permit) => permit,
+                    ReleaseWait::Joined => continue,
+                    ReleaseWait::TooLate => {
                         before.note_carrier(entry.route());
                         no_place = Some("earlier releases have no answer yet".to_owned());
                         continue;
@@ -361,7 +361,7 @@ impl ReleaseJob {
         send(entry, (owner, id), field, doing, retry).await
     }
 
-    async fn place(&self, limit: Instant) -> Wait<Option<OwnedSemaphorePermit>> {
+    async fn place(&self, limit: Instant) -> ReleaseWait<Option<OwnedSemaphorePermit>> {
         let place = self.entry.route().bulk(BackgroundClass::Releases);
         self.until_joined(limit, place).await
     }
@@ -372,12 +372,16 @@ impl ReleaseJob {
     }
 
     /// Waits, unless a caller joins the release or the limit comes first.
-    async fn until_joined<T>(&self, limit: Instant, wait: impl Future<Output = T>) -> Wait<T> {
+    async fn until_joined<T>(
+        &self,
+        limit: Instant,
+        wait: impl Future<Output = T>,
+    ) -> ReleaseWait<T> {
         tokio::select! {
             biased;
-            done = wait => Wait::Done(done),
-            () = self.entry.joined(self.owner) => Wait::Joined,
-            () = tokio::time::sleep_until(limit) => Wait::TooLate,
+            done = wait => ReleaseWait::Done(done),
+            () = self.entry.joined(self.owner) => ReleaseWait::Joined,
+            () = tokio::time::sleep_until(limit) => ReleaseWait::TooLate,
         }
     }
 
@@ -430,7 +434,7 @@ impl Before {
     }
 }
 
-enum Wait<T> {
+enum ReleaseWait<T> {
     Done(T),
     Joined,
     TooLate,

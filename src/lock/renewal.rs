@@ -25,7 +25,7 @@ use crate::base::timers::FiredTimer;
 use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::error::{Error, Operation, RefusalKind};
 use crate::redis::{BackgroundClass, ReplicaProbe};
-use crate::script::{self, Answer, CallError, RenewalKey, RetryPolicy};
+use crate::script::{self, CallError, RenewalKey, RetryPolicy, ScriptAnswer};
 use crate::state::entry::{Entry, Locks};
 use crate::state::shared::Shared;
 
@@ -272,7 +272,7 @@ async fn call(
     shared: &Shared,
     items: &[BatchItem],
     limit: Instant,
-) -> Result<Answer<Vec<Result<(), LossReason>>>, CallError> {
+) -> Result<ScriptAnswer<Vec<Result<(), LossReason>>>, CallError> {
     let entry = &items[0].entry;
     let timeout = shared.command_timeout();
     let permit = entry.route().bulk(BackgroundClass::Renewals);

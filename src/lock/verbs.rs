@@ -1,5 +1,5 @@
 //! The verbs of every lock: how long a call waits for it, and what runs while it is held. A lock says how it is
-//! acquired ([`Acquire`]) and what its guard knows ([`Held`]); `verbs!` writes the methods.
+//! acquired ([`Lockable`]) and what its guard knows ([`Held`]); `verbs!` writes the methods.
 
 // Nobody else makes locks of these: the traits have no public name.
 #![allow(unnameable_types, unreachable_pub)]
@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::names::owner::Owner;
 
 /// A lock, whatever it is made of.
-pub trait Acquire: Sized {
+pub trait Lockable: Sized {
     type Guard: Held;
 
     fn lock_name(&self) -> &str;
@@ -123,7 +123,7 @@ where
 /// Acquires the lock, runs `body` until the hold is at risk, and repeats both until the body ends.
 pub(crate) async fn lead<L, T, E, F, Fut>(lock: &L, mut body: F) -> Result<T, E>
 where
-    L: Acquire,
+    L: Lockable,
     E: From<Error>,
     F: FnMut(<L::Guard as Held>::Hold) -> Fut,
     Fut: Future<Output = Result<T, E>>,
@@ -190,7 +190,7 @@ macro_rules! verbs {
             /// # }
             /// ```
             pub async fn lock(&self) -> Result<$guard, Error> {
-                let acquired = $crate::lock::verbs::Acquire::acquire(self, Wait::Forever).await?;
+                let acquired = $crate::lock::verbs::Lockable::acquire(self, Wait::Forever).await?;
                 acquired.ok_or(Error::Closed)
             }
 
@@ -207,7 +207,7 @@ macro_rules! verbs {
             /// # Ok(()) }
             /// ```
             pub async fn try_lock(&self) -> Result<Option<$guard>, Error> {
-                $crate::lock::verbs::Acquire::acquire(self, Wait::Never(None)).await
+                $crate::lock::verbs::Lockable::acquire(self, Wait::Never(None)).await
             }
 
             $(#[$about_try_lock_for])*
@@ -223,7 +223,7 @@ macro_rules! verbs {
             /// # Ok(()) }
             /// ```
             pub async fn try_lock_for(&self, wait: Duration) -> Result<Option<$guard>, Error> {
-                $crate::lock::verbs::Acquire::acquire(self, Wait::of(wait)).await
+                $crate::lock::verbs::Lockable::acquire(self, Wait::of(wait)).await
             }
 
             /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
@@ -249,7 +249,7 @@ macro_rules! verbs {
                 &self,
                 deadline: std::time::Instant,
             ) -> Result<Option<$guard>, Error> {
-                $crate::lock::verbs::Acquire::acquire(self, Wait::by(deadline)).await
+                $crate::lock::verbs::Lockable::acquire(self, Wait::by(deadline)).await
             }
 
             /// Runs `body` with the lock held, and drops it if the lock is lost.

@@ -9,13 +9,13 @@ use crate::names::wire::Announce;
 
 /// A script and its SHA-1, which is its name in Redis.
 #[derive(Debug)]
-pub(crate) struct Script {
+pub(crate) struct ServerScript {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
     pub(crate) sha: LazyLock<String>,
 }
 
-impl Script {
+impl ServerScript {
     pub(super) fn sha_word(&'static self) -> Arg {
         Arg::Fixed(&self.sha)
     }
@@ -44,7 +44,7 @@ impl<F: Fn() -> bool + Send + Sync> Still for F {
 
 /// One script call, not yet sent.
 pub(crate) struct Call<T> {
-    pub(crate) script: &'static Script,
+    pub(crate) script: &'static ServerScript,
     /// In place for all calls but those of many keys.
     pub(crate) keys: SmallVec<[Arc<str>; 1]>,
     /// Sent after them, if the script also decides by keys that depend on what the lock has. `None`: it does not.

@@ -29,9 +29,9 @@ use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 #[cfg(feature = "test-util")]
 use super::transport::{NO_LIMIT, Role, TransportConnection};
 use crate::error::RefusalKind;
-use crate::redis::connection::answers::Expected;
+use crate::redis::connection::answers::ExpectedReply;
 
-pub(super) use channels::{Channels, Messages};
+pub(super) use channels::{ChannelConnection, Messages};
 pub(super) use failed::{Failed, connect_error, explained};
 use multiplexed::Multiplexed;
 #[cfg(feature = "test-util")]
@@ -107,7 +107,7 @@ impl Connection {
         name: &'static str,
         args: &[Arg],
         until: Instant,
-        expected: Expected,
+        expected: ExpectedReply,
     ) -> Replying {
         match self {
             Self::Multiplexed(connection) => connection.send(name, args, until, Some(expected)),
@@ -129,7 +129,7 @@ impl Connection {
         name: &'static str,
         args: &[Arg],
         until: Instant,
-        expected: Expected,
+        expected: ExpectedReply,
     ) -> Replying {
         match self {
             Self::Multiplexed(connection) => {
@@ -197,7 +197,7 @@ impl Connection {
 #[cfg(feature = "test-util")]
 fn judged(
     answer: Result<Reply, ConnectionError>,
-    expected: &Expected,
+    expected: &ExpectedReply,
 ) -> Result<Reply, ConnectionError> {
     expected.judge.note_idle();
     match answer {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::Redis;
-use super::call::Script;
-use super::connection::{Channels, Connection, Task};
+use super::call::ServerScript;
+use super::connection::{ChannelConnection, Connection, Task};
 use super::settings::{Kind, Settings};
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
@@ -39,7 +39,7 @@ impl Redis {
     /// of no key, field or channel, and `script` one that changes nothing.
     pub(crate) async fn missing_permissions(
         &self,
-        script: &'static Script,
+        script: &'static ServerScript,
         lock: &LockName,
         absent: &Arc<str>,
         asks_replicas: bool,
@@ -131,7 +131,11 @@ impl Redis {
 }
 
 /// What the scripts of the lock's kind call, what runs them, and what each connection sends.
-fn for_every_lock(script: &'static Script, lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
+fn for_every_lock(
+    script: &'static ServerScript,
+    lock: &LockName,
+    absent: &Arc<str>,
+) -> Vec<Question> {
     let key = || text(lock.key());
     let field = || [key(), text(absent)];
     let number = || Arg::Fixed("x");
@@ -369,8 +373,8 @@ impl Asked<'_> {
         opened.map_err(|problem| self.failed(problem))
     }
 
-    async fn open_channels(&self) -> Result<(Channels, Task), Error> {
-        let opened = Channels::open(&self.settings).await;
+    async fn open_channels(&self) -> Result<(ChannelConnection, Task), Error> {
+        let opened = ChannelConnection::open(&self.settings).await;
         opened.map_err(|problem| self.failed(problem))
     }
 
@@ -504,7 +508,7 @@ mod tests {
             };
             // A lock with a queue or with readers is not handed over.
             let is_passed = !kind.has_queue() && !kind.has_faces();
-            let is_used = |script: &&Script| is_passed || script.name != "pass";
+            let is_used = |script: &&ServerScript| is_passed || script.name != "pass";
             for script in scripts.into_iter().filter(is_used) {
                 for command in commands(script.source) {
                     let command = command.as_str();

@@ -19,7 +19,7 @@ use fred::types::config::{
 
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
-use super::transport::{Arg, Args, ConnectionError};
+use super::transport::{Arg, CommandWords, ConnectionError};
 use crate::error::{Error, RefusalKind};
 use crate::names::wire::Announce;
 use crate::redis::settings::address::Address;
@@ -393,7 +393,7 @@ impl Server {
 }
 
 /// Where a server listens.
-pub(super) enum Place<'a> {
+pub(super) enum ServerPlace<'a> {
     Tcp(&'a str, u16),
     #[cfg(unix)]
     Unix(&'a std::path::Path),
@@ -409,13 +409,13 @@ pub(super) struct Socket {
 
 /// For the connection that carries commands, which is not fred's.
 impl Server {
-    pub(super) fn place(&self) -> Result<Place<'_>, ConnectionError> {
+    pub(super) fn place(&self) -> Result<ServerPlace<'_>, ConnectionError> {
         match &self.config.server {
             #[cfg(unix)]
-            ServerConfig::Unix { path } => Ok(Place::Unix(path)),
+            ServerConfig::Unix { path } => Ok(ServerPlace::Unix(path)),
             ServerConfig::Centralized { server } => {
                 let host = server.host.trim_start_matches('[').trim_end_matches(']');
-                Ok(Place::Tcp(host, server.port))
+                Ok(ServerPlace::Tcp(host, server.port))
             }
             _ => Err(ConnectionError::Lost(
                 "it is not the address of one server".to_owned(),
@@ -448,7 +448,7 @@ impl Server {
     }
 
     /// The words of AUTH, from the provider if there is one.
-    pub(super) async fn credentials(&self) -> Result<Option<Args>, ConnectionError> {
+    pub(super) async fn credentials(&self) -> Result<Option<CommandWords>, ConnectionError> {
         let config = &self.config;
         let (user, password) = match &config.credential_provider {
             Some(provider) => provider.fetch(config.server.hosts().first()).await?,

@@ -34,7 +34,7 @@ pub enum Arg {
 }
 
 /// The words of a command: as many as most have.
-pub(crate) type Args = SmallVec<[Arg; 8]>;
+pub(crate) type CommandWords = SmallVec<[Arg; 8]>;
 
 /// What a command answered.
 #[derive(Debug, Clone, PartialEq)]

@@ -10,7 +10,7 @@ use crate::error::{Cause, Error, Operation, RefusalKind};
 use crate::redis::{Arg, Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError, wanted_in};
 
 /// A reply, with what is needed to judge it.
-pub(crate) struct Answer<T> {
+pub(crate) struct ScriptAnswer<T> {
     pub(crate) value: T,
     /// Before the answered send; leases count from here.
     pub(crate) sent_at: Instant,
@@ -43,7 +43,7 @@ pub(crate) async fn call<T: 'static>(
     while_doing: Operation,
     retry: RetryPolicy,
     mut build: impl FnMut() -> Option<Call<T>>,
-) -> Result<Answer<T>, CallError> {
+) -> Result<ScriptAnswer<T>, CallError> {
     let (sent, build) = (AtomicBool::new(false), |_| build());
     call_noting(route, while_doing, retry, &sent, build).await
 }
@@ -59,7 +59,7 @@ pub(crate) async fn call_noting<T: 'static>(
     retry: RetryPolicy,
     sent: &AtomicBool,
     build: impl FnMut(bool) -> Option<Call<T>>,
-) -> Result<Answer<T>, CallError> {
+) -> Result<ScriptAnswer<T>, CallError> {
     Box::pin(call_in_place(route, while_doing, retry, sent, build)).await
 }
 
@@ -70,7 +70,7 @@ pub(crate) async fn call_in_place<T: 'static>(
     retry: RetryPolicy,
     sent: &AtomicBool,
     mut build: impl FnMut(bool) -> Option<Call<T>>,
-) -> Result<Answer<T>, CallError> {
+) -> Result<ScriptAnswer<T>, CallError> {
     let start = Instant::now();
     let (mut repeated, mut unwritten) = (false, false);
     let mut nth = 1;
@@ -119,7 +119,7 @@ pub(crate) async fn call_once<T: 'static>(
     while_doing: Operation,
     timeout: Duration,
     build: impl FnOnce() -> Option<Call<T>>,
-) -> Result<Option<Answer<T>>, CallError> {
+) -> Result<Option<ScriptAnswer<T>>, CallError> {
     let limit = Limit {
         until: Instant::now() + timeout,
         silence: timeout,
@@ -145,7 +145,7 @@ pub(crate) async fn call_there<T: 'static>(
     while_doing: Operation,
     timeout: Duration,
     mut call: Call<T>,
-) -> Result<Answer<T>, CallError> {
+) -> Result<ScriptAnswer<T>, CallError> {
     let limit = Limit {
         until: Instant::now() + timeout,
         silence: timeout,
@@ -214,14 +214,14 @@ async fn exchange<T: 'static>(
 const OTHERS_MAX: usize = 500;
 
 /// What a reply says.
-fn answered<T>(call: &Call<T>, received: Received) -> Result<Answer<T>, CallError> {
+fn answered<T>(call: &Call<T>, received: Received) -> Result<ScriptAnswer<T>, CallError> {
     let Received {
         reply,
         sent_at,
         way,
     } = received;
     match (call.reads.decode)(&reply, call.keys.len()) {
-        Some(value) => Ok(Answer {
+        Some(value) => Ok(ScriptAnswer {
             value,
             sent_at,
             way,

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use crate::kind::LockKind;
-use crate::redis::Script;
+use crate::redis::ServerScript;
 
 macro_rules! lua {
     ($name:literal) => {
@@ -13,13 +13,13 @@ macro_rules! lua {
 
 macro_rules! scripts {
     ($($const:ident = $name:literal $(after $($before:expr),+)?;)*) => {
-        $(pub(super) static $const: Script = Script {
+        $(pub(super) static $const: ServerScript = ServerScript {
             name: $name,
             source: concat!($($($before,)+)? lua!($name)),
             sha: LazyLock::new(|| sha1_smol::Sha1::from($const.source).digest().to_string()),
         };)*
         #[cfg(test)]
-        pub(crate) static ALL: &[&Script] = &[$(&$const),*];
+        pub(crate) static ALL: &[&ServerScript] = &[$(&$const),*];
     };
 }
 
@@ -65,19 +65,19 @@ scripts! {
 /// the ARGV that some have in addition come last, and only a kind with tokens has the key of the token as its last
 /// KEYS, and a token in place of the reply 1.
 pub(super) struct Scripts {
-    pub(super) acquire: &'static Script,
-    pub(super) release: &'static Script,
-    pub(super) pass: &'static Script,
-    pub(super) renew: &'static Script,
-    pub(super) force_unlock: &'static Script,
+    pub(super) acquire: &'static ServerScript,
+    pub(super) release: &'static ServerScript,
+    pub(super) pass: &'static ServerScript,
+    pub(super) renew: &'static ServerScript,
+    pub(super) force_unlock: &'static ServerScript,
     /// Of one key, so that it also works while a slot migrates.
-    pub(super) inspect: &'static Script,
+    pub(super) inspect: &'static ServerScript,
     /// Of two keys, for a kind that has a token.
-    pub(super) inspect_with_token: Option<&'static Script>,
+    pub(super) inspect_with_token: Option<&'static ServerScript>,
     /// For a kind that has a queue.
-    pub(super) inspect_queue: Option<&'static Script>,
-    pub(super) touch: &'static Script,
-    pub(super) guarded: &'static Script,
+    pub(super) inspect_queue: Option<&'static ServerScript>,
+    pub(super) touch: &'static ServerScript,
+    pub(super) guarded: &'static ServerScript,
 }
 
 static PLAIN: Scripts = Scripts {
@@ -154,7 +154,7 @@ impl Scripts {
 
 /// Every script that calls about a lock of this kind run.
 #[cfg(test)]
-pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
+pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static ServerScript> {
     let Scripts {
         acquire,
         release,
@@ -167,7 +167,7 @@ pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static Script> {
         touch,
         guarded,
     } = Scripts::of(kind);
-    let always: [&'static Script; 8] = [
+    let always: [&'static ServerScript; 8] = [
         acquire,
         release,
         pass,

@@ -10,11 +10,15 @@ use crate::error::{
     Cause, Denied, Error, RefusalKind, line_in_script, missing_channel, pattern_of, shorten,
 };
 use crate::names::wire;
-use crate::redis::Script;
+use crate::redis::ServerScript;
 
 /// Returns the error, and whether the script may have been executed: an error that is not Redis' own may come from
 /// a proxy, which does not know what the server did.
-pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) -> (Error, bool) {
+pub(super) fn refused(
+    script: &ServerScript,
+    keys: &[Arc<str>],
+    source: Box<Cause>,
+) -> (Error, bool) {
     let key = || key_of(script, keys, &source.text);
     let not_a_lock = |found| (Error::not_a_lock(key(), found), false);
     match &source.refusal {
@@ -38,7 +42,7 @@ pub(super) fn refused(script: &Script, keys: &[Arc<str>], source: Box<Cause>) ->
 }
 
 /// The key of the command that was refused: that of the lock, unless the text has the line of a command on another one.
-fn key_of<'a>(script: &Script, keys: &'a [Arc<str>], text: &str) -> &'a str {
+fn key_of<'a>(script: &ServerScript, keys: &'a [Arc<str>], text: &str) -> &'a str {
     let line = line_in_script(text).and_then(|nth| script.source.lines().nth(nth.checked_sub(1)?));
     let nth = line.and_then(|line| {
         let (_, rest) = line.split_once("call('")?;
@@ -68,7 +72,7 @@ fn assigned_key(source: &str, name: &str) -> Option<usize> {
 }
 
 /// The permission that a call lacks: of its key or its channel that of this lock, and no other.
-fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
+fn missing(script: &ServerScript, keys: &[Arc<str>], denied: &Denied) -> String {
     let mut lines = script.source.lines();
     let line = match denied {
         Denied::Channel => {
@@ -109,7 +113,7 @@ fn missing(script: &Script, keys: &[Arc<str>], denied: &Denied) -> String {
 }
 
 /// If a server does not say which one it refused: with all of them the script runs.
-fn all_commands(script: &Script) -> String {
+fn all_commands(script: &ServerScript) -> String {
     let mut all: Vec<String> = commands(script.source).collect();
     all.sort();
     all.dedup();

@@ -86,7 +86,7 @@ impl Locks {
             };
             let core = LockCore::new(discipline, rules, self.shared.life());
             let id = self.ids.fetch_add(1, Ordering::Relaxed);
-            let state = Mutex::new(State::new(core));
+            let state = Mutex::new(Facts::new(core));
             Entry {
                 locks: Arc::clone(self),
                 id,
@@ -129,10 +129,10 @@ pub(crate) struct Entry {
     pub(crate) name: Arc<LockName>,
     pub(crate) latest: LatestAnswer,
     id: u64,
-    state: Mutex<State>,
+    state: Mutex<Facts>,
 }
 
-struct State {
+struct Facts {
     core: LockCore,
     /// What the core knows by number: holds and waiters.
     holds: SmallMap<HoldId, Arc<HoldStatus>>,
@@ -145,7 +145,7 @@ struct State {
     self_ref: Option<Arc<Entry>>,
 }
 
-impl State {
+impl Facts {
     fn new(core: LockCore) -> Self {
         Self {
             core,
@@ -220,7 +220,7 @@ impl Entry {
         self.step_with(|state, now, out| run(&mut state.core, now, out))
     }
 
-    fn step_with<T>(self: &Arc<Self>, run: impl FnOnce(&mut State, Time, &mut Effects) -> T) -> T {
+    fn step_with<T>(self: &Arc<Self>, run: impl FnOnce(&mut Facts, Time, &mut Effects) -> T) -> T {
         // Written in place and never moved: it is large, and a pair of lock and unlock takes several
         // steps.
         let mut deferred = Deferred::default();
@@ -236,7 +236,7 @@ impl Entry {
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
     ) -> T {
         let mut deferred = Deferred::default();
-        let run = |state: &mut State, now, out: &mut _| run(&mut state.core, now, out);
+        let run = |state: &mut Facts, now, out: &mut _| run(&mut state.core, now, out);
         let answer = self.locked_step(&mut deferred, run);
         let changed = deferred.effects.timers.drain(..);
         timers.extend(changed.map(|owner| (Arc::clone(self), owner)));
@@ -247,7 +247,7 @@ impl Entry {
     fn locked_step<T>(
         self: &Arc<Self>,
         deferred: &mut Deferred,
-        run: impl FnOnce(&mut State, Time, &mut Effects) -> T,
+        run: impl FnOnce(&mut Facts, Time, &mut Effects) -> T,
     ) -> T {
         let mut state = self.state.lock();
         // Read here and not before: a step that waited for the mutex is later than the one that
@@ -260,7 +260,7 @@ impl Entry {
     }
 
     /// The facts of a step, and the cells that its effects are about.
-    fn record_facts(self: &Arc<Self>, state: &mut State, counted: Counts, deferred: &mut Deferred) {
+    fn record_facts(self: &Arc<Self>, state: &mut Facts, counted: Counts, deferred: &mut Deferred) {
         let effects = &deferred.effects;
         for (hold, valid_until) in &effects.over {
             if let Some(status) = state.holds.get(hold) {

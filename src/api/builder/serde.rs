@@ -16,7 +16,7 @@ use crate::redis::{Credentials, SyncReplicas, Tls};
     default = "LockClientBuilder::new",
     deny_unknown_fields
 )]
-struct Settings {
+struct BuilderSettings {
     #[serde(with = "humantime_serde")]
     watchdog_timeout: Duration,
     #[serde(with = "humantime_serde")]
@@ -57,12 +57,12 @@ fn by_switch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HandOff, D::E
 
 impl Serialize for LockClientBuilder {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Settings::serialize(self, serializer)
+        BuilderSettings::serialize(self, serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for LockClientBuilder {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Settings::deserialize(deserializer)
+        BuilderSettings::deserialize(deserializer)
     }
 }

@@ -12,7 +12,7 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::{by_deadline, sleep_until};
 use crate::error::{Error, Operation};
 use crate::lock::hold_handle::HoldState;
-use crate::lock::{Lock, LockGuard, NOT_IN_TIME, Place, Wait};
+use crate::lock::{Lock, LockGuard, MemberPlace, NOT_IN_TIME, Wait};
 
 /// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
 /// in time, and the latest round has found one of them busy.
@@ -222,7 +222,7 @@ async fn places_in_all(
     members: &[Lock],
     in_all: bool,
     deadline: Option<Instant>,
-) -> Result<Option<Vec<Place>>, Error> {
+) -> Result<Option<Vec<MemberPlace>>, Error> {
     let mut places = Vec::new();
     {
         // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
@@ -236,12 +236,12 @@ async fn places_in_all(
     let queueing = async {
         let mut had_turn = vec![false; places.len()];
         loop {
-            places.iter().try_for_each(Place::is_open)?;
+            places.iter().try_for_each(MemberPlace::is_open)?;
             for (place, had_turn) in places.iter().zip(&mut had_turn) {
                 *had_turn = *had_turn || place.asks();
             }
             if !had_turn.contains(&false) {
-                had_turn = places.iter().map(Place::asks).collect();
+                had_turn = places.iter().map(MemberPlace::asks).collect();
             }
             if !had_turn.contains(&false) {
                 return Ok(true);

@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::queue::Permit;
+use super::queue::TurnPermit;
 use super::rule::{self, Verdict, Vote};
 use crate::base::runtime::sleep_until;
 use crate::core::{HeldBy, LossReason};
@@ -30,7 +30,7 @@ pub(super) struct Ballot {
     /// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose
     /// release is on its way.
     own_for: Duration,
-    state: Mutex<State>,
+    state: Mutex<BallotState>,
     /// Notified of each answer, and of the end, for the call that waits for a quorum.
     answered: Notify,
     /// Notified when it is taken, and when it has ended, for the job.
@@ -39,13 +39,13 @@ pub(super) struct Ballot {
     pub(super) lost: CancellationToken,
 }
 
-struct State {
+struct BallotState {
     /// None after the end: what only tells of a hold keeps no client.
     members: Vec<Lock>,
     seats: Vec<Seat>,
     /// Its caller has seen the quorum.
     taken: bool,
-    ending: Option<Ending>,
+    ending: Option<RedEnding>,
     /// Until when a quorum had it, after the end. Before, an instant that has passed.
     valid_until: StdInstant,
     /// When fixed leases, or `max_hold`, end it; nothing is taken again for longer.
@@ -53,7 +53,7 @@ struct State {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum RedEnding {
     Released,
     Lost(LossReason),
 }
@@ -67,7 +67,7 @@ enum Seat {
     Failed(Error, Instant),
 }
 
-impl State {
+impl BallotState {
     /// A member that was lost counts up to its end: the quorum was over with the last one that it needed.
     fn valid_until(&self, quorum: usize) -> StdInstant {
         let held = self.seats.iter().filter_map(|seat| match seat {
@@ -85,14 +85,14 @@ impl Ballot {
         members: &[Lock],
         member_timeout: Duration,
         within: Duration,
-        permit: Permit,
+        permit: TurnPermit,
     ) -> (Arc<Self>, Job) {
         let now = Instant::now();
         let ballot = Arc::new(Self {
             servers: members.len(),
             // The answer has to be in time.
             own_for: OWN_FOR.min(member_timeout / 2),
-            state: Mutex::new(State {
+            state: Mutex::new(BallotState {
                 members: members.to_vec(),
                 seats: members.iter().map(|_| Seat::Asked).collect(),
                 taken: false,
@@ -213,7 +213,7 @@ impl Ballot {
         state.ends = state.ends.map(|ends| ends.max(valid_until));
     }
 
-    pub(super) fn ending(&self) -> Option<Ending> {
+    pub(super) fn ending(&self) -> Option<RedEnding> {
         self.state.lock().ending
     }
 
@@ -256,14 +256,14 @@ impl Ballot {
 
     pub(super) fn state(&self) -> HoldState {
         match self.ending() {
-            Some(Ending::Released) => return HoldState::Released,
-            Some(Ending::Lost(reason)) => return HoldState::Lost(reason),
+            Some(RedEnding::Released) => return HoldState::Released,
+            Some(RedEnding::Lost(reason)) => return HoldState::Lost(reason),
             None => {}
         }
         let (held, sure, reason) = self.counts();
         if held < self.quorum() {
             let reason = reason.unwrap_or(LossReason::NotRenewed);
-            drop(self.end(Ending::Lost(reason)));
+            drop(self.end(RedEnding::Lost(reason)));
             return self.state();
         }
         match sure >= self.quorum() {
@@ -273,11 +273,15 @@ impl Ballot {
     }
 
     /// Ends it, unless it has ended: what comes later is released. Returns the guards.
-    pub(super) fn end(&self, ending: Ending) -> Vec<LockGuard> {
+    pub(super) fn end(&self, ending: RedEnding) -> Vec<LockGuard> {
         self.end_if(ending, |_| true)
     }
 
-    fn end_if(&self, ending: Ending, may_end: impl FnOnce(&State) -> bool) -> Vec<LockGuard> {
+    fn end_if(
+        &self,
+        ending: RedEnding,
+        may_end: impl FnOnce(&BallotState) -> bool,
+    ) -> Vec<LockGuard> {
         // Dropped when the mutex is free: it may have the last handle of a client.
         let _members;
         let seats = {
@@ -291,7 +295,7 @@ impl Ballot {
             _members = std::mem::take(&mut state.members);
             std::mem::take(&mut state.seats)
         };
-        if matches!(ending, Ending::Lost(_)) {
+        if matches!(ending, RedEnding::Lost(_)) {
             self.lost.cancel();
         }
         self.answered.notify_one();
@@ -308,9 +312,9 @@ impl Ballot {
     }
 
     /// Asks the members, and takes those again that were lost, busy or silent, while a quorum holds.
-    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant, permit: Permit) -> Job {
+    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant, permit: TurnPermit) -> Job {
         // If the job ends with its runtime, or never begins, no task looks for a loss any more.
-        let keeper = Keeper(self, permit);
+        let keeper = KeepJob(self, permit);
         Box::pin(async move {
             let ballot = &keeper.0;
             let members = members.into_iter().enumerate();
@@ -323,7 +327,7 @@ impl Ballot {
                     settled = &mut settled => {
                         if settled.is_err() {
                             // Its call is not polled.
-                            drop(ballot.end_if(Ending::Released, |state| !state.taken));
+                            drop(ballot.end_if(RedEnding::Released, |state| !state.taken));
                         }
                         break;
                     }
@@ -367,7 +371,7 @@ impl Ballot {
             }
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
             let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
-            let State { seats, members, .. } = &mut *state;
+            let BallotState { seats, members, .. } = &mut *state;
             for (nth, (seat, member)) in seats.iter_mut().zip(members).enumerate() {
                 let due = match seat {
                     Seat::Asked => continue,
@@ -425,18 +429,18 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
 }
 
 /// The job that keeps a hold. Dropped, it reports that the hold is kept no longer.
-struct Keeper(Arc<Ballot>, Permit);
+struct KeepJob(Arc<Ballot>, TurnPermit);
 
-impl Drop for Keeper {
+impl Drop for KeepJob {
     fn drop(&mut self) {
         let Self(ballot, permit) = self;
-        drop(ballot.end(Ending::Lost(LossReason::Closed)));
+        drop(ballot.end(RedEnding::Lost(LossReason::Closed)));
         let (taken, ending) = {
             let state = ballot.state.lock();
             (state.taken, state.ending)
         };
         // The guard may stay for long; there is nothing left to keep others away from.
-        if taken && matches!(ending, Some(Ending::Lost(_))) {
+        if taken && matches!(ending, Some(RedEnding::Lost(_))) {
             drop(permit.lock().take());
         }
     }
@@ -448,7 +452,7 @@ pub(super) struct Round {
     kept: bool,
 }
 
-pub(super) enum Found {
+pub(super) enum RoundOutcome {
     Taken,
     Busy,
     TooFew(Option<Error>),
@@ -463,7 +467,7 @@ impl Round {
         members: &[Lock],
         member_timeout: Duration,
         within: Duration,
-        permit: Permit,
+        permit: TurnPermit,
     ) -> (Self, Job) {
         let (ballot, job) = Ballot::begin(members, member_timeout, within, permit);
         let kept = false;
@@ -476,16 +480,16 @@ impl Round {
     }
 
     /// What the answers amount to, and who gave them. Without a quorum all is given back.
-    pub(super) async fn found(&self, limit: Instant) -> (Found, Answered) {
+    pub(super) async fn found(&self, limit: Instant) -> (RoundOutcome, Answered) {
         let verdict = self.ballot.decided(limit).await;
         let answered = self.ballot.answered_by();
         let found = match verdict {
-            Verdict::Taken => return (Found::Taken, answered),
-            Verdict::Busy | Verdict::Undecided => Found::Busy,
-            Verdict::Silent => Found::TooFew(self.ballot.error()),
+            Verdict::Taken => return (RoundOutcome::Taken, answered),
+            Verdict::Busy | Verdict::Undecided => RoundOutcome::Busy,
+            Verdict::Silent => RoundOutcome::TooFew(self.ballot.error()),
         };
         // The guards are dropped here: their clients release them in the background.
-        drop(self.ballot.end(Ending::Released));
+        drop(self.ballot.end(RedEnding::Released));
         (found, answered)
     }
 
@@ -499,7 +503,7 @@ impl Round {
 impl Drop for Round {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.ballot.end(Ending::Released));
+            drop(self.ballot.end(RedEnding::Released));
         }
     }
 }

@@ -12,8 +12,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::ballot::{Ballot, Ending};
-use super::queue::{Turn, too_few};
+use super::ballot::{Ballot, RedEnding};
+use super::queue::{RedTurn, too_few};
 use super::rule::quorum;
 use crate::core::LossReason;
 use crate::error::{Error, Operation};
@@ -42,14 +42,14 @@ pub struct RedGuard {
     home: Lock,
     member_timeout: Duration,
     /// The next caller of this process has its turn after this one.
-    _turn: Turn,
+    _turn: RedTurn,
 }
 
 impl RedGuard {
     pub(super) fn new(
         ballot: Arc<Ballot>,
         home: Lock,
-        turn: Turn,
+        turn: RedTurn,
         member_timeout: Duration,
     ) -> Self {
         Self {
@@ -83,8 +83,8 @@ impl RedGuard {
         let ballot = &self.hold.ballot;
         // A quorum that is gone by now is noted first.
         let _ = ballot.state();
-        let guards = ballot.end(Ending::Released);
-        if let Some(Ending::Lost(reason)) = ballot.ending() {
+        let guards = ballot.end(RedEnding::Released);
+        if let Some(RedEnding::Lost(reason)) = ballot.ending() {
             return Err(self.lost_by(reason));
         }
         let unlocks = guards.into_iter().map(|guard| async {
@@ -224,7 +224,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 impl Drop for RedGuard {
     fn drop(&mut self) {
         // After an unlock there is nothing left of it. The guards are dropped here: their clients release them.
-        drop(self.hold.ballot.end(Ending::Released));
+        drop(self.hold.ballot.end(RedEnding::Released));
     }
 }
 
@@ -400,8 +400,8 @@ impl Future for RedLost {
         match self.lost.as_mut().poll(context) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(()) => match self.hold.ballot.ending() {
-                Some(Ending::Lost(reason)) => Poll::Ready(reason),
-                Some(Ending::Released) | None => Poll::Pending,
+                Some(RedEnding::Lost(reason)) => Poll::Ready(reason),
+                Some(RedEnding::Released) | None => Poll::Pending,
             },
         }
     }

@@ -18,7 +18,7 @@ use crate::redis::Location;
 use crate::state::entry::LatestAnswer;
 
 /// Callers that want the same locks of the same clients, first come, first served.
-pub(super) struct Queue {
+pub(super) struct RedQueue {
     set: Set,
     turns: Arc<Semaphore>,
     /// Those that hold or wait.
@@ -30,9 +30,9 @@ pub(super) struct Queue {
 /// The clients and keys, in any order.
 type Set = Vec<(String, String)>;
 
-static QUEUES: Mutex<BTreeMap<Set, Weak<Queue>>> = Mutex::new(BTreeMap::new());
+static QUEUES: Mutex<BTreeMap<Set, Weak<RedQueue>>> = Mutex::new(BTreeMap::new());
 
-impl Queue {
+impl RedQueue {
     /// The servers have said whether the lock is held. Its callers have no clock in common, and ask only whether they have.
     pub(super) fn note_answer(&self) {
         self.latest.answered(Time::START);
@@ -69,7 +69,7 @@ impl Queue {
         owner: &Owner,
         wait: Wait,
         lock: &Lock,
-    ) -> Result<Option<Turn>, Error> {
+    ) -> Result<Option<RedTurn>, Error> {
         let turn = {
             let mut owners = self.owners.lock();
             if owners.contains(owner) {
@@ -77,10 +77,10 @@ impl Queue {
                 return Err(Error::AlreadyHeld { lock });
             }
             owners.push(owner.clone());
-            Turn {
+            RedTurn {
                 queue: Arc::clone(self),
                 owner: owner.clone(),
-                permit: Permit::default(),
+                permit: TurnPermit::default(),
             }
         };
         let turns = Arc::clone(&self.turns);
@@ -106,7 +106,7 @@ impl Queue {
     }
 }
 
-impl Drop for Queue {
+impl Drop for RedQueue {
     fn drop(&mut self) {
         let mut queues = QUEUES.lock();
         // Another one may have been made since its last handle was dropped.
@@ -118,23 +118,23 @@ impl Drop for Queue {
 }
 
 /// The turn of one owner, until it is dropped.
-pub(super) struct Turn {
-    queue: Arc<Queue>,
+pub(super) struct RedTurn {
+    queue: Arc<RedQueue>,
     owner: Owner,
-    permit: Permit,
+    permit: TurnPermit,
 }
 
 /// The next caller has its turn when this is taken out.
-pub(super) type Permit = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
+pub(super) type TurnPermit = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
 
-impl Turn {
+impl RedTurn {
     /// A lost quorum takes it out, and the owner stays: it has its guard.
-    pub(super) fn permit(&self) -> Permit {
+    pub(super) fn permit(&self) -> TurnPermit {
         Arc::clone(&self.permit)
     }
 }
 
-impl Drop for Turn {
+impl Drop for RedTurn {
     fn drop(&mut self) {
         self.queue
             .owners
@@ -148,14 +148,14 @@ impl Drop for Turn {
 #[derive(Default)]
 pub(super) struct Checked {
     /// Empty before the first call.
-    members: Mutex<Vec<Known>>,
+    members: Mutex<Vec<MemberLocation>>,
     /// Notified of each answer.
     answered: Notify,
 }
 
 /// What is known of where a member is.
 #[derive(Clone, Default)]
-struct Known {
+struct MemberLocation {
     /// `Some(None)`: the user may not ask.
     location: Option<Option<Location>>,
     asked_at: Option<Instant>,
@@ -164,7 +164,7 @@ struct Known {
     is_late: bool,
 }
 
-impl Known {
+impl MemberLocation {
     /// Whether it has to be asked now.
     fn begin(&mut self, now: Instant) -> bool {
         let is_due = self.asked_at.is_none_or(|at| at + AGAIN_AFTER <= now);
@@ -182,14 +182,14 @@ impl Checked {
         let now = Instant::now();
         let due: Vec<usize> = {
             let mut known = self.members.lock();
-            known.resize(members.len(), Known::default());
+            known.resize(members.len(), MemberLocation::default());
             (0..members.len())
                 .filter(|&nth| known[nth].begin(now))
                 .collect()
         };
         // When the mutex is free: a runtime that has ended drops the task here.
         for nth in due {
-            let (question, lock) = (Question(Arc::clone(self), nth), members[nth].clone());
+            let (question, lock) = (AskedServer(Arc::clone(self), nth), members[nth].clone());
             members[nth].spawn(async move {
                 if let Ok(location) = lock.location().await {
                     question.answer(Some(location));
@@ -211,7 +211,7 @@ impl Checked {
                     known.clear();
                     return Err(nth);
                 }
-                let is_missing = |(known, answered): (&Known, &bool)| {
+                let is_missing = |(known, answered): (&MemberLocation, &bool)| {
                     *answered && known.is_asked && !known.is_late
                 };
                 if !known.iter().zip(answered).any(is_missing) {
@@ -233,7 +233,7 @@ impl Checked {
 }
 
 /// The number of a member that is at the server of an earlier one.
-fn same(known: &[Known]) -> Option<usize> {
+fn same(known: &[MemberLocation]) -> Option<usize> {
     let place = |nth: usize| known[nth].location.as_ref()?.as_ref();
     let is_same = |nth| {
         let mut others = (0..nth).filter_map(place);
@@ -243,9 +243,9 @@ fn same(known: &[Known]) -> Option<usize> {
 }
 
 /// A server is asked who it is. Dropped without an answer, it may be asked again by another call.
-struct Question(Arc<Checked>, usize);
+struct AskedServer(Arc<Checked>, usize);
 
-impl Question {
+impl AskedServer {
     fn answer(&self, location: Option<Option<Location>>) {
         let Self(checked, nth) = self;
         if let Some(known) = checked.members.lock().get_mut(*nth)
@@ -258,7 +258,7 @@ impl Question {
     }
 }
 
-impl Drop for Question {
+impl Drop for AskedServer {
     fn drop(&mut self) {
         self.answer(None);
     }
@@ -285,8 +285,8 @@ mod tests {
         let url = format!("redis://127.0.0.1:{}", server.port);
         let client = LockClient::connect(&url).await.expect("it answers");
         let members = ["a", "b", "c"].map(|name| client.lock(name));
-        let queue = Queue::of(&members);
-        let other = Queue::of(&members);
+        let queue = RedQueue::of(&members);
+        let other = RedQueue::of(&members);
         assert!(Arc::ptr_eq(&queue, &other));
         let set = queue.set.clone();
         drop(queue);
@@ -298,7 +298,7 @@ mod tests {
 
     #[test]
     fn a_server_that_has_not_said_who_it_is_is_asked_again_after_a_while() {
-        let (mut known, now) = (Known::default(), Instant::now());
+        let (mut known, now) = (MemberLocation::default(), Instant::now());
         assert!(known.begin(now));
         assert!(!known.begin(now + AGAIN_AFTER), "it may still answer");
         known.is_asked = false;

@@ -164,7 +164,7 @@ mod tests {
     use crate::redis::node::lane::ConnectionContext;
     use crate::redis::settings::address::Address;
     use crate::redis::settings::{Expected, Settings};
-    use crate::redis::topology::map::Table;
+    use crate::redis::topology::map::RouteTable;
 
     /// Of a cluster of which nothing is known. No server listens there.
     fn assigner() -> Assigner {
@@ -193,7 +193,7 @@ mod tests {
         assigner.turn(&map, switched.as_mut()).await;
         assert!(assigner.shards.is_empty());
         let server = Address::new("127.0.0.1", 1);
-        assigner.map.apply(&Table {
+        assigner.map.apply(&RouteTable {
             source: None,
             epoch: 1,
             routes: vec![(0..=16_383, server.into())],

@@ -23,7 +23,7 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, sleep_until};
 use crate::error::{Cause, Error, RefusalKind};
 use crate::redis::channels::wait::Subscriptions;
-use crate::redis::connection::{Channels, Failed, Messages, Task};
+use crate::redis::connection::{ChannelConnection, Failed, Messages, Task};
 use crate::redis::settings::Settings;
 use crate::redis::topology::map::Map;
 use crate::redis::transport::{Change, ConnectionError, PubSubEvent};
@@ -58,7 +58,7 @@ struct Actor {
 /// One connection of the subscriber.
 struct Session {
     server: Arc<str>,
-    connection: Channels,
+    connection: ChannelConnection,
     messages: Messages,
     task: Task,
 }
@@ -77,14 +77,14 @@ impl Actor {
             }
             drop(session);
             // Otherwise a connection that is made but useless would be replaced without a pause.
-            if !matches!(end, End::Useless) || since.elapsed() >= Backoff::LONGEST {
+            if !matches!(end, ServingEnd::Useless) || since.elapsed() >= Backoff::LONGEST {
                 backoff = Backoff::new(self.map.settings.is_scattered());
             } else {
                 backoff.wait().await;
             }
             session = match end {
-                End::Replaced(successor) => successor,
-                End::Served | End::Useless => self.reconnect(&mut backoff).await,
+                ServingEnd::Replaced(successor) => successor,
+                ServingEnd::Served | ServingEnd::Useless => self.reconnect(&mut backoff).await,
             };
             if is_news {
                 event!(INFO, "subscriber connection replaced");
@@ -154,7 +154,7 @@ impl Actor {
     }
 
     /// Serves one connection until it ends or must be replaced.
-    async fn serve(&self, session: &mut Session) -> End {
+    async fn serve(&self, session: &mut Session) -> ServingEnd {
         let Session {
             server,
             connection,
@@ -173,14 +173,14 @@ impl Actor {
             biased;
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
-            () = self.map.context.moved.notified() => return End::Useless,
+            () = self.map.context.moved.notified() => return ServingEnd::Useless,
             () = self.listen(messages) => {}
             OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
-            successor = self.successor(&worker) => return End::Replaced(successor),
+            successor = self.successor(&worker) => return ServingEnd::Replaced(successor),
         }
         match worker.served.load(Ordering::Relaxed) {
-            true => End::Served,
-            false => End::Useless,
+            true => ServingEnd::Served,
+            false => ServingEnd::Useless,
         }
     }
 
@@ -228,7 +228,7 @@ impl Actor {
 }
 
 /// Why a connection is not served any more.
-enum End {
+enum ServingEnd {
     /// It is gone, after it was of use.
     Served,
     /// It was never of use, or leads to the wrong server.
@@ -239,7 +239,7 @@ enum End {
 
 impl Session {
     async fn open(settings: &Settings) -> Result<Self, ConnectionError> {
-        let (connection, task) = Channels::open(settings).await?;
+        let (connection, task) = ChannelConnection::open(settings).await?;
         let messages = connection.messages();
         Ok(Self {
             server: Arc::clone(&settings.address),
@@ -254,7 +254,7 @@ impl Session {
 struct ChannelWorker<'a> {
     actor: &'a Actor,
     server: &'a Arc<str>,
-    connection: &'a Channels,
+    connection: &'a ChannelConnection,
     /// A barrier was answered.
     served: AtomicBool,
     /// When the barrier under way was sent.

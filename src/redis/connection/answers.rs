@@ -17,10 +17,10 @@ use crate::error::RefusalKind;
 use crate::redis::call::wanted_in;
 use crate::redis::transport::{ConnectionError, Reply};
 
-type Answer = Result<Reply, ConnectionError>;
+pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
 
 /// What is expected of the reply to a command.
-pub(in crate::redis) struct Expected {
+pub(in crate::redis) struct ExpectedReply {
     /// The command, or the script.
     pub(in crate::redis) command: &'static str,
     /// Whether it calls a script that the server may not know.
@@ -57,7 +57,7 @@ impl Fits {
     }
 }
 
-impl Expected {
+impl ExpectedReply {
     /// Returns the reply of a server if it counts. `Err`: none on its connection does any more.
     pub(in crate::redis) fn judged(&self, answer: Answer) -> Result<Answer, ConnectionError> {
         let judge = &self.judge;

@@ -22,13 +22,13 @@ use crate::redis::transport::{Change, ConnectionError, PubSubEvent};
 use crate::redis::transport::{Role, TransportConnection};
 
 /// A connection for channels, or what a test has in its place.
-pub(in crate::redis) enum Channels {
+pub(in crate::redis) enum ChannelConnection {
     Fred(Client),
     #[cfg(feature = "test-util")]
     Custom(Arc<dyn TransportConnection>),
 }
 
-impl Channels {
+impl ChannelConnection {
     /// Connects within the command timeout. The connection lives as long as its task.
     pub(in crate::redis) async fn open(
         settings: &Settings,

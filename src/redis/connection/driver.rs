@@ -17,26 +17,27 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
+use super::answers::Answer;
 use super::failed::HUNG_UP;
 use super::replies::{Arrived, Replies};
-use super::requests::{Answer, Answers, Command, Requests};
+use super::requests::{Answers, Command, Requests};
 use super::stream::{Stream, failed};
 use crate::redis::reports::LaneReports;
 use crate::redis::transport::ConnectionError;
 
 /// What the callers of a connection share with its tasks.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct DriverShared {
     /// Locked before `socket` where both are; not while the waker of a caller is called.
     requests: Mutex<Requests>,
-    socket: Mutex<Socket>,
+    socket: Mutex<SocketState>,
     /// Locked by the reader while it answers the callers of replies that have arrived together.
     answering: Mutex<()>,
     reports: OnceLock<LaneReports>,
 }
 
 #[derive(Default)]
-struct Socket {
+struct SocketState {
     /// `None`: not connected yet, or the connection has ended.
     stream: Option<Box<dyn Stream>>,
     writer: Option<Waker>,
@@ -47,7 +48,7 @@ struct Socket {
     is_full: bool,
 }
 
-impl Shared {
+impl DriverShared {
     /// Hands commands over: they are written one directly after the other. With nothing else under way there is no
     /// company to wait for, and this call writes them. It also writes when enough has come together for the server to
     /// work on while other tasks go on; otherwise the writer does, with those of all tasks that are ready.
@@ -123,7 +124,7 @@ impl Closed {
     }
 }
 
-impl Socket {
+impl SocketState {
     fn close(&mut self, requests: &mut Requests, why: &ConnectionError) -> Closed {
         requests.end(why);
         Closed {
@@ -198,7 +199,7 @@ fn unless_refused(requests: &Requests, why: ConnectionError) -> Poll<ConnectionE
 }
 
 /// Reads and writes until the connection ends. Dropped, it ends it.
-pub(super) async fn drive(stream: Box<dyn Stream>, shared: Arc<Shared>) {
+pub(super) async fn drive(stream: Box<dyn Stream>, shared: Arc<DriverShared>) {
     shared.socket.lock().stream = Some(stream);
     let reader = Reader {
         shared: Arc::clone(&shared),
@@ -214,7 +215,7 @@ pub(super) async fn drive(stream: Box<dyn Stream>, shared: Arc<Shared>) {
 }
 
 struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     replies: Replies,
 }
 
@@ -274,7 +275,7 @@ impl Drop for Reader {
 }
 
 struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     /// It has let others go first since there is something to be written.
     has_yielded: bool,
 }

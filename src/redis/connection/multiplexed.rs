@@ -8,21 +8,22 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::driver::{Shared, drive};
+use super::answers::Answer;
+use super::driver::{DriverShared, drive};
 use super::failed::TOO_LONG;
-use super::requests::{Answer, Command, Replying};
+use super::requests::{Command, Replying};
 use super::stream;
 use super::task::Task;
 use crate::base::runtime::{Lately, event};
 use crate::error::RefusalKind;
-use crate::redis::connection::answers::Expected;
+use crate::redis::connection::answers::ExpectedReply;
 use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
-use crate::redis::transport::{Arg, Args, ConnectionError};
+use crate::redis::transport::{Arg, CommandWords, ConnectionError};
 
 #[derive(Clone)]
 #[cfg_attr(test, derive(Default))]
-pub(in crate::redis) struct Multiplexed(Arc<Shared>);
+pub(in crate::redis) struct Multiplexed(Arc<DriverShared>);
 
 impl Multiplexed {
     /// Connects within `limit`, with the credentials and the database of the settings. The connection lives as long as its
@@ -32,7 +33,7 @@ impl Multiplexed {
         limit: Duration,
     ) -> Result<(Self, Task), ConnectionError> {
         let until = Instant::now() + limit;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DriverShared::default());
         let (opened, outcome) = oneshot::channel();
         // In its task, because tokio panics where a runtime has no sockets.
         let task = tokio::spawn({
@@ -69,7 +70,7 @@ impl Multiplexed {
     async fn settle(&self, server: &Server, until: Instant) -> Result<(), ConnectionError> {
         self.authenticate(server, until).await?;
         if let Some(database) = server.database() {
-            let words = Args::from_iter([Arg::Number(database.into())]);
+            let words = CommandWords::from_iter([Arg::Number(database.into())]);
             self.send("SELECT", &words, until, None).await?;
         }
         Ok(())
@@ -107,7 +108,7 @@ impl Multiplexed {
         name: &str,
         args: &[Arg],
         until: Instant,
-        expected: Option<Expected>,
+        expected: Option<ExpectedReply>,
     ) -> Replying {
         let command = Command {
             name,
@@ -126,7 +127,7 @@ impl Multiplexed {
         name: &str,
         args: &[Arg],
         until: Instant,
-        expected: Expected,
+        expected: ExpectedReply,
     ) -> Result<[Replying; 2], ConnectionError> {
         let asking = Command {
             name: "ASKING",

@@ -6,8 +6,9 @@
 use bytes::{Buf, BytesMut};
 use smallvec::SmallVec;
 
+use super::answers::Answer;
 use super::failed::{WEB_SERVER, without_arguments};
-use super::requests::{Answer, give_back};
+use super::requests::give_back;
 use crate::redis::transport::{ConnectionError, Reply};
 
 /// Something that has arrived completely.
@@ -34,7 +35,7 @@ pub(super) struct Replies {
 }
 
 /// From where to where.
-type Range = (usize, usize);
+type ByteRange = (usize, usize);
 
 /// What is no reply, or too large a one.
 #[derive(Debug, PartialEq, Eq)]
@@ -140,7 +141,7 @@ impl Replies {
     }
 
     /// The type of the next part, and from where to where its first line goes.
-    fn line(&mut self) -> Result<Option<(u8, Range)>, Malformed> {
+    fn line(&mut self) -> Result<Option<(u8, ByteRange)>, Malformed> {
         let Some(kind) = self.arrived.get(self.at).copied() else {
             return Ok(None);
         };
@@ -157,14 +158,14 @@ impl Replies {
         }
     }
 
-    fn number(&self, (from, to): Range) -> Result<i64, Malformed> {
+    fn number(&self, (from, to): ByteRange) -> Result<i64, Malformed> {
         let text = self.arrived.get(from..to).unwrap_or_default();
         let text = std::str::from_utf8(text).map_err(|_| Malformed::Length)?;
         text.parse().map_err(|_| Malformed::Length)
     }
 
     /// `None`: there is no value.
-    fn length(&self, line: Range) -> Result<Option<usize>, Malformed> {
+    fn length(&self, line: ByteRange) -> Result<Option<usize>, Malformed> {
         match self.number(line)? {
             -1 => Ok(None),
             length => match usize::try_from(length) {
@@ -176,7 +177,7 @@ impl Replies {
     }
 
     /// How many values the list of this type has that begins with this line.
-    fn length_of_list(&self, kind: u8, line: Range) -> Result<usize, Malformed> {
+    fn length_of_list(&self, kind: u8, line: ByteRange) -> Result<usize, Malformed> {
         let length = self.length(line)?.unwrap_or(0);
         // A map counts its pairs.
         Ok(if kind == b'%' { 2 * length } else { length })

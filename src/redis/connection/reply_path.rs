@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::driver::complete;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
-use crate::redis::connection::answers::{Expected, Fits, Judge};
+use crate::redis::connection::answers::{ExpectedReply, Fits, Judge};
 use crate::redis::reports::{LaneReports, Reports};
 use crate::redis::transport::Reply;
 
@@ -84,7 +84,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
             4 => |reply| matches!(reply, Reply::Number(_)),
             _ => |_| true,
         };
-        let expected = Expected {
+        let expected = ExpectedReply {
             command: "EVALSHA",
             by_hash: nth % 2 == 0,
             nonce: None,

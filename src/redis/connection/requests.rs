@@ -13,10 +13,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::base::runtime::isolated;
-use crate::redis::connection::answers::Expected;
-use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
-
-pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
+use crate::redis::connection::answers::{Answer, ExpectedReply};
+use crate::redis::transport::{Arg, BoxFuture, ConnectionError};
 
 /// The reply to a command that was handed over, or to be. Dropped, the command is executed all the same.
 pub(in crate::redis) enum Replying {
@@ -59,7 +57,7 @@ impl Future for Replying {
 pub(super) struct Command<'a> {
     pub(super) name: &'a str,
     pub(super) args: &'a [Arg],
-    pub(super) expected: Option<Expected>,
+    pub(super) expected: Option<ExpectedReply>,
 }
 
 /// The requests that have no reply yet.
@@ -103,7 +101,7 @@ struct Unwritten {
 /// Who gets a reply.
 pub(super) struct Awaited {
     answer: oneshot::Sender<Answer>,
-    expected: Option<Expected>,
+    expected: Option<ExpectedReply>,
 }
 
 impl Awaited {

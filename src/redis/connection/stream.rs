@@ -6,7 +6,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::redis::settings::{Place, Server, Socket};
+use crate::redis::settings::{Server, ServerPlace, Socket};
 use crate::redis::transport::ConnectionError;
 
 /// What a connection reads from and writes to.
@@ -18,11 +18,11 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 pub(super) async fn open(server: &Server) -> Result<Box<dyn Stream>, ConnectionError> {
     let (host, port) = match server.place()? {
         #[cfg(unix)]
-        Place::Unix(path) => {
+        ServerPlace::Unix(path) => {
             let stream = tokio::net::UnixStream::connect(path).await;
             return Ok(Box::new(stream.map_err(failed)?));
         }
-        Place::Tcp(host, port) => (host, port),
+        ServerPlace::Tcp(host, port) => (host, port),
     };
     let stream = tcp(host, port, &server.socket()).await.map_err(failed)?;
     #[cfg(feature = "tls-rustls")]

@@ -22,7 +22,7 @@ use crate::error::{Cause, Error};
 use crate::redis::connection::connect_error;
 
 pub(in crate::redis) use current::ConnectionContext;
-use current::{Current, GoneOnDrop, LaneStats, State};
+use current::{Current, GoneOnDrop, LaneState, LaneStats};
 use supervisor::{Connected, Supervisor};
 
 pub(in crate::redis) struct Lane {
@@ -75,7 +75,7 @@ impl Lane {
             wanted: is_wanted,
         };
         let current = Arc::new(Current {
-            state: Mutex::new(State::Opening),
+            state: Mutex::new(LaneState::Opening),
             changed: Notify::new(),
         });
         let lane = Self {
@@ -135,7 +135,7 @@ impl Lane {
     /// Why no script can be sent now, if none can and that is no matter of a moment; or that the server has been silent since
     /// then, if that is too long.
     pub(in crate::redis) fn problem(&self, is_long: impl Fn(Instant) -> bool) -> Option<SendError> {
-        if matches!(*self.current.state.lock(), State::Opening) {
+        if matches!(*self.current.state.lock(), LaneState::Opening) {
             return None;
         }
         match self.current.now() {
@@ -150,7 +150,7 @@ impl Lane {
 
     fn not_ready(&self) -> SendError {
         match &*self.current.state.lock() {
-            State::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
+            LaneState::Down(Some(cause)) => SendError::NotAccepted(cause.clone()),
             _ => {
                 let settings = self.endpoint.settings();
                 let cause = Cause::at(&settings.address, "not connected");

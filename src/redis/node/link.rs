@@ -14,9 +14,9 @@ use crate::base::runtime::{Lately, event, isolated};
 use crate::error::{Cause, RefusalKind};
 use crate::names::wire::Announce;
 use crate::redis::call::{Call, OUTDATED};
-use crate::redis::connection::answers::{Expected, Fits, Judge, Misfit, Misfits, NEVER};
+use crate::redis::connection::answers::{ExpectedReply, Fits, Judge, Misfit, Misfits, NEVER};
 use crate::redis::connection::{Connection, Replying};
-use crate::redis::transport::{Arg, Args, ConnectionError, Reply};
+use crate::redis::transport::{Arg, CommandWords, ConnectionError, Reply};
 
 /// A connection that may carry scripts.
 pub(crate) struct Link {
@@ -183,7 +183,7 @@ impl Link {
             Words::Name => call.script.sha_word(),
             Words::Text | Words::TextAsking => call.script.source_word(),
         };
-        let mut args = Args::new();
+        let mut args = CommandWords::new();
         let others = call.others.as_deref().unwrap_or_default();
         let keys = call.keys.len() + others.len();
         args.extend([script, Arg::Number(keys as i64)]);
@@ -292,7 +292,7 @@ impl Link {
         limit: Limit,
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
-        let words = Args::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
+        let words = CommandWords::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
         let expected = self.expected("WAIT", is_number);
         let reply = self.connection.send("WAIT", &words, limit.until, expected);
         match self.exchange(reply, Instant::now(), limit).await {
@@ -336,7 +336,7 @@ impl Link {
         let sent_at = Instant::now();
         let nonce = self.judge.nonce();
         let words = [Arg::Text(Arc::clone(&nonce))];
-        let expected = Expected {
+        let expected = ExpectedReply {
             nonce: Some(nonce),
             ..self.expected("PING", |reply| matches!(reply, Reply::Text(_)))
         };
@@ -352,8 +352,8 @@ impl Link {
     }
 
     /// What is expected of the reply to a script.
-    fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> Expected {
-        Expected {
+    fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> ExpectedReply {
+        ExpectedReply {
             command: call.script.name,
             by_hash: matches!(words, Words::Name),
             nonce: None,
@@ -367,8 +367,8 @@ impl Link {
     }
 
     /// What is expected of the reply to a command without a script.
-    fn expected(&self, command: &'static str, fits: fn(&Reply) -> bool) -> Expected {
-        Expected {
+    fn expected(&self, command: &'static str, fits: fn(&Reply) -> bool) -> ExpectedReply {
+        ExpectedReply {
             command,
             by_hash: false,
             nonce: None,

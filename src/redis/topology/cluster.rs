@@ -15,8 +15,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::map::{Map, Table};
-use super::seeds::{self, Answer};
+use super::map::{Map, RouteTable};
+use super::seeds::{self, SeedAnswer};
 use crate::base::backoff::Backoff;
 use crate::base::runtime::event;
 use crate::error::{Denied, Error, RefusalKind};
@@ -33,7 +33,7 @@ use crate::redis::transport::{Arg, BoxFuture, ConnectionError};
 pub(in crate::redis) struct SlotMapRefresher {
     settings: Arc<Settings>,
     /// The node that was believed last.
-    source: Option<Source>,
+    source: Option<NodeConnection>,
     /// The node that was believed last, if it has not responded since.
     silent: Option<Address>,
     /// The highest epoch that was seen.
@@ -52,7 +52,7 @@ pub(in crate::redis) struct SlotMapRefresher {
 }
 
 /// A connection to a node.
-struct Source {
+struct NodeConnection {
     address: Address,
     id: Option<ServerId>,
     connection: Connection,
@@ -63,7 +63,7 @@ struct Source {
 struct SlotReport {
     epoch: u64,
     ranges: Vec<Range>,
-    source: Source,
+    source: NodeConnection,
 }
 
 impl SlotReport {
@@ -265,8 +265,8 @@ impl SlotMapRefresher {
         &mut self,
         candidates: &[Address],
         time_limit: Duration,
-    ) -> Result<Table, Failed> {
-        type Asking = BoxFuture<'static, Answer<SlotReport>>;
+    ) -> Result<RouteTable, Failed> {
+        type Asking = BoxFuture<'static, SeedAnswer<SlotReport>>;
         let mut asking = FuturesUnordered::<Asking>::new();
         if let Some(source) = self.source.take() {
             asking.push(Box::pin(ask_again(source, time_limit)));
@@ -340,7 +340,7 @@ impl SlotMapRefresher {
         true
     }
 
-    fn believe(&mut self, report: SlotReport) -> Table {
+    fn believe(&mut self, report: SlotReport) -> RouteTable {
         let SlotReport {
             epoch,
             ranges,
@@ -365,7 +365,7 @@ impl SlotMapRefresher {
         replicas.sort();
         replicas.dedup();
         self.replicas = replicas;
-        Table {
+        RouteTable {
             source: id,
             epoch,
             routes,
@@ -390,12 +390,12 @@ fn failed(order: &[&Address], mut problems: Vec<(Address, ConnectionError)>) -> 
 }
 
 /// Asks a node over a connection of its own.
-async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answer<SlotReport> {
+async fn ask(settings: Settings, address: Address, time_limit: Duration) -> SeedAnswer<SlotReport> {
     let asking = async {
         let (connection, task) = Connection::open(&settings).await?;
         let (epoch, ranges) = report(&connection, &address, time_limit).await?;
         let id = probe::node_id(&connection, &address, time_limit).await?;
-        let source = Source {
+        let source = NodeConnection {
             address: address.clone(),
             id,
             connection,
@@ -415,7 +415,7 @@ async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Answ
 }
 
 /// Asks a node again.
-async fn ask_again(source: Source, time_limit: Duration) -> Answer<SlotReport> {
+async fn ask_again(source: NodeConnection, time_limit: Duration) -> SeedAnswer<SlotReport> {
     let address = source.address.clone();
     let reported = report(&source.connection, &address, time_limit).await;
     let report = reported.map(|(epoch, ranges)| SlotReport {

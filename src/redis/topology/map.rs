@@ -30,8 +30,8 @@ use crate::redis::node::slots::Named;
 use crate::redis::settings::address::Address;
 use crate::redis::settings::{Expected, Settings};
 
-use registry::{Outcome, Registry};
-pub(in crate::redis) use values::Table;
+use registry::{NumberOutcome, Registry};
+pub(in crate::redis) use values::RouteTable;
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 
 /// The map.
@@ -43,7 +43,7 @@ pub(in crate::redis) struct Map {
     pub(in crate::redis) context: ConnectionContext,
     /// The server of every route, if there is no other: commands to it look nothing up.
     pub(in crate::redis) only: OnceLock<Arc<Node>>,
-    state: Mutex<State>,
+    state: Mutex<MapState>,
     /// Notified when a route has got another server.
     changed: Notify,
     /// Routes that got another server, for those who hold locks there.
@@ -53,7 +53,7 @@ pub(in crate::redis) struct Map {
     itself: Weak<Self>,
 }
 
-struct State {
+struct MapState {
     registry: Registry,
     /// For each route the number of its server.
     owners: Vec<Option<u16>>,
@@ -79,7 +79,7 @@ struct Moved {
 
 /// What `enter` has changed.
 #[derive(Default)]
-struct Change {
+struct Entered {
     /// Routes that have another server than before.
     switched: BTreeSet<u16>,
     any: bool,
@@ -94,7 +94,7 @@ impl Map {
         connections: usize,
         context: ConnectionContext,
     ) -> Arc<Self> {
-        let state = State {
+        let state = MapState {
             registry: Registry::default(),
             owners: vec![None; routes],
             in_use: BTreeSet::new(),
@@ -149,7 +149,7 @@ impl Map {
         Some((number, node))
     }
 
-    fn find(&self, state: &mut State, server: &Named) -> Option<u16> {
+    fn find(&self, state: &mut MapState, server: &Named) -> Option<u16> {
         let make = |number, server: &Named| self.make(number, server);
         let found = state.registry.find(server, &BTreeSet::new(), make)?;
         Some(found.number)
@@ -174,11 +174,11 @@ impl Map {
             let mut state = self.state.lock();
             let outcome = state.registry.identified(number, reported, by_table);
             let owner = match outcome {
-                Outcome::Alias(other) => other,
+                NumberOutcome::Alias(other) => other,
                 _ => number,
             };
-            let mut change = Change::default();
-            if matches!(outcome, Outcome::Alias(_) | Outcome::Restarted) {
+            let mut change = Entered::default();
+            if matches!(outcome, NumberOutcome::Alias(_) | NumberOutcome::Restarted) {
                 change.replace(&mut state, number, owner);
             }
             if owner != number {
@@ -190,9 +190,9 @@ impl Map {
         };
         self.announce(change);
         match outcome {
-            Outcome::Same | Outcome::Restarted => Identified::Same,
-            Outcome::Unknown => Identified::Unknown,
-            Outcome::Other | Outcome::Alias(_) => Identified::Other,
+            NumberOutcome::Same | NumberOutcome::Restarted => Identified::Same,
+            NumberOutcome::Unknown => Identified::Unknown,
+            NumberOutcome::Other | NumberOutcome::Alias(_) => Identified::Other,
         }
     }
 
@@ -220,7 +220,7 @@ impl Map {
             let Some(to) = found else { return };
             let (epoch, at) = (state.epoch, Instant::now());
             state.moved.insert(route, Moved { to, epoch, at });
-            let mut change = Change::default();
+            let mut change = Entered::default();
             change.enter(&mut state, route, to, false);
             self.settle(&mut state, change)
         };
@@ -230,7 +230,7 @@ impl Map {
     /// Enters what a table says. The routes that are not in it keep their servers: one that is gone without a
     /// successor may come back. `false`: the table contradicts what an owner has said, so that another one
     /// should be asked.
-    pub(in crate::redis) fn apply(&self, table: &Table) -> bool {
+    pub(in crate::redis) fn apply(&self, table: &RouteTable) -> bool {
         let mut contradicted = false;
         let change = {
             let mut state = self.state.lock();
@@ -238,7 +238,7 @@ impl Map {
             let now = Instant::now();
             state.moved.retain(|_, moved| now - moved.at < HEARSAY);
             let source = table.source.as_ref();
-            let mut change = Change::default();
+            let mut change = Entered::default();
             // By their numbers. The first range of a server tells, and is followed by others.
             let mut replaced = BTreeSet::new();
             for (routes, server) in &table.routes {
@@ -275,7 +275,7 @@ impl Map {
     }
 
     /// Which servers are to have connections now.
-    fn settle(&self, state: &mut State, change: Change) -> Change {
+    fn settle(&self, state: &mut MapState, change: Entered) -> Entered {
         if !change.any {
             return change;
         }
@@ -298,7 +298,7 @@ impl Map {
         change
     }
 
-    fn announce(&self, change: Change) {
+    fn announce(&self, change: Entered) {
         if !change.any {
             return;
         }
@@ -363,15 +363,15 @@ impl Map {
     }
 }
 
-impl State {
+impl MapState {
     fn id_of(&self, number: u16) -> Option<ServerId> {
         self.registry.node(number).endpoint.id()
     }
 }
 
-impl Change {
+impl Entered {
     /// A route has this server. `replaced`: not the one that it was, although it has the same number.
-    fn enter(&mut self, state: &mut State, route: u16, number: u16, replaced: bool) {
+    fn enter(&mut self, state: &mut MapState, route: u16, number: u16, replaced: bool) {
         let before = state.owners[usize::from(route)].replace(number);
         let is_new = before != Some(number);
         self.any |= is_new || replaced;
@@ -381,7 +381,7 @@ impl Change {
     }
 
     /// Everything of a number is another one's, which is the same server, or its own again after a restart.
-    fn replace(&mut self, state: &mut State, number: u16, owner: u16) {
+    fn replace(&mut self, state: &mut MapState, number: u16, owner: u16) {
         self.any = true;
         for route in 0..=state.owners.len() as u16 - 1 {
             if state.owners[usize::from(route)] == Some(number) {

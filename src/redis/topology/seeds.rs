@@ -10,16 +10,16 @@ use crate::redis::settings::address::Address;
 use crate::redis::transport::ConnectionError;
 
 /// What came of asking a seed.
-pub(in crate::redis) type Answer<T> = (Address, Result<T, ConnectionError>);
+pub(in crate::redis) type SeedAnswer<T> = (Address, Result<T, ConnectionError>);
 
 /// Returns the answers in the order of the questions: all of them, or those that have come when `wait` has
 /// passed since the first report. A seed that hangs delays the others no longer than that.
 ///
 /// Cancel safety: dropping this future drops the questions.
 pub(in crate::redis) async fn answers<T>(
-    asking: impl IntoIterator<Item = impl Future<Output = Answer<T>>>,
+    asking: impl IntoIterator<Item = impl Future<Output = SeedAnswer<T>>>,
     wait: Duration,
-) -> Vec<Answer<T>> {
+) -> Vec<SeedAnswer<T>> {
     let numbered = (0_usize..).zip(asking);
     let mut asking: FuturesUnordered<_> = numbered
         .map(|(nth, asking)| async move { (nth, asking.await) })

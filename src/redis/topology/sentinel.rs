@@ -15,25 +15,25 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::map::{Map, Table};
-use super::seeds::{self, Answer};
+use super::map::{Map, RouteTable};
+use super::seeds::{self, SeedAnswer};
 use crate::base::backoff::Backoff;
 use crate::base::runtime::event;
 use crate::error::{Error, RefusalKind};
-use crate::redis::connection::{Channels, Connection, Failed, Task};
+use crate::redis::connection::{ChannelConnection, Connection, Failed, Task};
 use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::Settings;
 use crate::redis::settings::address::Address;
 use crate::redis::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply};
 
-use reports::{Report, Reports};
+use reports::{Report, SentinelReports};
 
 /// Watches a primary.
 pub(in crate::redis) struct Sentinels {
     settings: Arc<Settings>,
     /// What the sentinels call the primary and its replicas.
     service: Arc<str>,
-    reports: Mutex<Reports>,
+    reports: Mutex<SentinelReports>,
     /// Whether a warning about `down-after-milliseconds` was logged.
     warned: Mutex<bool>,
 }
@@ -47,7 +47,7 @@ impl Sentinels {
         Self {
             settings: Arc::clone(settings),
             service: service.into(),
-            reports: Mutex::new(Reports::new(named, Instant::now())),
+            reports: Mutex::new(SentinelReports::new(named, Instant::now())),
             warned: Mutex::new(false),
         }
     }
@@ -83,7 +83,7 @@ impl Sentinels {
     }
 
     /// The first answer of a sentinel.
-    async fn first(&self, address: Address) -> Answer<Report> {
+    async fn first(&self, address: Address) -> SeedAnswer<Report> {
         let asking = async {
             let settings = self.settings.at_sentinel(&address);
             let (connection, _task) = Connection::open(&settings).await?;
@@ -268,9 +268,12 @@ impl Sentinels {
         }
     }
 
-    async fn subscribed(&self, address: &Address) -> Result<(Channels, Task), ConnectionError> {
+    async fn subscribed(
+        &self,
+        address: &Address,
+    ) -> Result<(ChannelConnection, Task), ConnectionError> {
         let settings = self.settings.at_sentinel(address);
-        let (connection, task) = Channels::open(&settings).await?;
+        let (connection, task) = ChannelConnection::open(&settings).await?;
         let change = Change::Subscribe(vec!["+switch-master".into()]);
         let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
         confirmed.await?;
@@ -279,7 +282,7 @@ impl Sentinels {
 }
 
 /// Returns when the connection is gone.
-async fn hear(map: &Map, connection: &Channels, mut task: Task) {
+async fn hear(map: &Map, connection: &ChannelConnection, mut task: Task) {
     let mut messages = connection.messages();
     loop {
         tokio::select! {
@@ -295,8 +298,8 @@ async fn hear(map: &Map, connection: &Channels, mut task: Task) {
 }
 
 /// All locks are at the primary. Which server that is, each of its connections finds out.
-fn table(primary: Address) -> Table {
-    Table {
+fn table(primary: Address) -> RouteTable {
+    RouteTable {
         source: None,
         epoch: 0,
         routes: vec![(0..=0, primary.into())],

@@ -1,10 +1,10 @@
 //! Tests of what the error for a refused script names.
 
 use super::*;
-use crate::redis::Script;
+use crate::redis::ServerScript;
 use crate::script::ALL;
 
-fn error(script: &'static Script, key: &str, text: &str) -> (Error, bool) {
+fn error(script: &'static ServerScript, key: &str, text: &str) -> (Error, bool) {
     let (server, kind) = ("server".into(), RefusalKind::read(text));
     refused(
         script,
@@ -13,7 +13,7 @@ fn error(script: &'static Script, key: &str, text: &str) -> (Error, bool) {
     )
 }
 
-fn missing(script: &'static Script, key: &str, text: &str) -> Option<String> {
+fn missing(script: &'static ServerScript, key: &str, text: &str) -> Option<String> {
     match error(script, key, text) {
         (Error::PermissionDenied { permission, .. }, false) => Some(permission),
         _ => None,

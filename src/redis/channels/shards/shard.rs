@@ -14,7 +14,7 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::event;
 use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::channels::wait::Subscriptions;
-use crate::redis::connection::{Channels, Messages, Task};
+use crate::redis::connection::{ChannelConnection, Messages, Task};
 use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
 use crate::redis::transport::{ConnectionError, PubSubEvent};
@@ -166,9 +166,9 @@ impl ShardTask {
         problem.into_cause(&self.node.settings().address)
     }
 
-    async fn connect(&self) -> Result<(Channels, Messages, Task), ConnectionError> {
+    async fn connect(&self) -> Result<(ChannelConnection, Messages, Task), ConnectionError> {
         let settings = self.node.settings();
-        let (connection, task) = Channels::open(&settings).await?;
+        let (connection, task) = ChannelConnection::open(&settings).await?;
         let messages = connection.messages();
         Ok((connection, messages, task))
     }
@@ -176,7 +176,7 @@ impl ShardTask {
     /// Serves one connection until it ends or has lost something. Returns whether it was of use.
     async fn serve(
         &mut self,
-        connection: &Channels,
+        connection: &ChannelConnection,
         mut messages: Messages,
         mut task: Task,
     ) -> bool {
@@ -201,7 +201,7 @@ impl ShardTask {
     }
 
     /// Returns when the connection is of no more use, or has fewer channels than it should have.
-    async fn work(&mut self, connection: &Channels, served: &mut bool) {
+    async fn work(&mut self, connection: &ChannelConnection, served: &mut bool) {
         let work = Arc::clone(&self.work);
         let mut heartbeat = Instant::now() + self.time_limit();
         loop {
@@ -231,7 +231,7 @@ impl ShardTask {
     }
 
     /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
-    async fn subscribe(&mut self, connection: &Channels, names: &[Arc<str>]) -> bool {
+    async fn subscribe(&mut self, connection: &ChannelConnection, names: &[Arc<str>]) -> bool {
         let exchange = connection.subscribe_sharded(names, self.time_limit());
         let answers = tokio::time::timeout(self.time_limit(), exchange).await;
         let Ok(answers) = answers else { return false };
@@ -273,7 +273,7 @@ impl ShardTask {
 
     /// Subscribes to one channel again, each in its turn, and compares how many there are. If it was this one
     /// that was gone, the count does not tell: its waiters attempt again.
-    async fn has_all(&mut self, connection: &Channels) -> bool {
+    async fn has_all(&mut self, connection: &ChannelConnection) -> bool {
         let behind = (Bound::Excluded(&*self.probed), Bound::Unbounded);
         let next = self.subscribed.range::<str, _>(behind).next();
         let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {

@@ -81,7 +81,7 @@ async fn a_waiter_learns_that_not_even_ping_is_permitted() {
     let opened = Session::open(&actor.map.settings).await;
     let mut session = opened.expect("it responds");
     let end = tokio::time::timeout(TIME_LIMIT * 4, actor.serve(&mut session)).await;
-    assert!(matches!(end, Ok(End::Useless)));
+    assert!(matches!(end, Ok(ServingEnd::Useless)));
     let problem = problem(&actor).expect("it was refused");
     assert!(problem.contains("ping"), "{problem}");
 }

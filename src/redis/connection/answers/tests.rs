@@ -5,8 +5,8 @@ use test_support::tokio;
 use super::*;
 
 /// What is expected of a command that is answered with a number.
-fn expected(judge: &Arc<Judge>, command: &'static str) -> Expected {
-    Expected {
+fn expected(judge: &Arc<Judge>, command: &'static str) -> ExpectedReply {
+    ExpectedReply {
         command,
         by_hash: false,
         nonce: None,
@@ -63,7 +63,7 @@ fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
     for by_hash in [true, false] {
         let judge = Arc::new(Judge::new(Arc::default()));
         let refused = ConnectionError::refused("NOSCRIPT No matching script.");
-        let expected = Expected {
+        let expected = ExpectedReply {
             by_hash,
             ..expected(&judge, "acquire")
         };
@@ -94,12 +94,12 @@ fn a_nonce_is_the_answer_to_its_own_ping_alone() {
     let judge = Arc::new(Judge::new(Arc::default()));
     let (first, second) = (judge.nonce(), judge.nonce());
     let text = |text: &str| Ok(Reply::Text(text.to_owned()));
-    let ping = Expected {
+    let ping = ExpectedReply {
         nonce: Some(Arc::clone(&second)),
         fits: Fits::Command(|_| true),
         ..expected(&judge, "PING")
     };
-    let read = Expected {
+    let read = ExpectedReply {
         fits: Fits::Command(|_| true),
         ..expected(&judge, "read")
     };

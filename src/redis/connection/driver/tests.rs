@@ -106,7 +106,7 @@ impl AsyncWrite for Buffered {
 const BUFFER: usize = PING_LENGTH * 3;
 
 struct Fixture {
-    shared: Arc<Shared>,
+    shared: Arc<DriverShared>,
     server: DuplexStream,
     writes: Arc<AtomicUsize>,
     task: JoinHandle<()>,
@@ -132,7 +132,7 @@ impl Fixture {
     }
 
     fn over(stream: Box<dyn Stream>, server: DuplexStream, writes: Arc<AtomicUsize>) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(DriverShared::default());
         let task = tokio::spawn(drive(stream, Arc::clone(&shared)));
         Self {
             shared,

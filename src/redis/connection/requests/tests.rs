@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::redis::connection::answers::{Fits, Judge};
+use crate::redis::transport::Reply;
 
 fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
     Command {
@@ -209,7 +210,7 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
 fn after_a_reply_that_does_not_fit_none_counts() {
     for is_dropped in [false, true] {
         let judge = Arc::new(Judge::new(Arc::default()));
-        let expected = || Expected {
+        let expected = || ExpectedReply {
             command: "acquire",
             by_hash: false,
             nonce: None,

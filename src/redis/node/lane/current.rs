@@ -81,12 +81,12 @@ impl ConnectionContext {
 
 /// The connection of a lane as senders see it. The longest waiter is notified first.
 pub(super) struct Current {
-    pub(super) state: Mutex<State>,
+    pub(super) state: Mutex<LaneState>,
     pub(super) changed: Notify,
 }
 
 impl Current {
-    pub(super) fn set(&self, state: State) {
+    pub(super) fn set(&self, state: LaneState) {
         *self.state.lock() = state;
         isolated(|| self.changed.notify_waiters());
     }
@@ -94,10 +94,10 @@ impl Current {
     /// `None`: there is no connection at the moment.
     pub(super) fn now(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
-            State::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
-            State::Opening | State::Up(_) | State::Down(_) => None,
-            State::Stopped => Some(Err(SendError::Closed)),
-            State::Gone => Some(Err(SendError::NoRuntime)),
+            LaneState::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
+            LaneState::Opening | LaneState::Up(_) | LaneState::Down(_) => None,
+            LaneState::Stopped => Some(Err(SendError::Closed)),
+            LaneState::Gone => Some(Err(SendError::NoRuntime)),
         }
     }
 
@@ -119,8 +119,8 @@ pub(super) struct GoneOnDrop(pub(super) Arc<Current>);
 
 impl Drop for GoneOnDrop {
     fn drop(&mut self) {
-        if !matches!(*self.0.state.lock(), State::Stopped) {
-            self.0.set(State::Gone);
+        if !matches!(*self.0.state.lock(), LaneState::Stopped) {
+            self.0.set(LaneState::Gone);
         }
     }
 }
@@ -132,7 +132,7 @@ pub(super) struct LaneStats {
     pub(super) misfits: Arc<Misfits>,
 }
 
-pub(super) enum State {
+pub(super) enum LaneState {
     /// None was wanted until now, and opening one has not failed.
     Opening,
     Up(Arc<Link>),

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
-use super::current::{ConnectionContext, Current, GoneOnDrop, LaneStats, State};
+use super::current::{ConnectionContext, Current, GoneOnDrop, LaneState, LaneStats};
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, isolated};
 use crate::error::tls_problem;
@@ -46,7 +46,7 @@ impl Supervisor {
                 tokio::select! {
                     biased;
                     () = stop.cancelled() => {
-                        current.0.set(State::Stopped);
+                        current.0.set(LaneState::Stopped);
                         return;
                     }
                     first = self.connect_when_wanted(None, &current.0) => first,
@@ -61,7 +61,7 @@ impl Supervisor {
                 _ended,
                 ..
             } = connected;
-            current.0.set(State::Up(Arc::clone(&link)));
+            current.0.set(LaneState::Up(Arc::clone(&link)));
             let unwanted = is(self.wanted.clone(), false);
             let successor = tokio::select! {
                 biased;
@@ -70,8 +70,8 @@ impl Supervisor {
                 successor = self.watch(&link, &mut task, &mut not_writable) => Some(successor),
             };
             current.0.set(match successor {
-                None => State::Stopped,
-                Some(_) => State::Down(None),
+                None => LaneState::Stopped,
+                Some(_) => LaneState::Down(None),
             });
             isolated(|| drop(_ended));
             task.end().await;
@@ -87,7 +87,7 @@ impl Supervisor {
             let replacement = tokio::select! {
                 biased;
                 () = stop.cancelled() => {
-                    current.0.set(State::Stopped);
+                    current.0.set(LaneState::Stopped);
                     return;
                 }
                 replacement = replacement => replacement,
@@ -258,7 +258,7 @@ impl Supervisor {
             let unwanted = is(self.wanted.clone(), false);
             tokio::select! {
                 biased;
-                () = unwanted => current.set(State::Opening),
+                () = unwanted => current.set(LaneState::Opening),
                 connected = self.reconnect(successor.take(), current) => return connected,
             }
         }
@@ -294,7 +294,7 @@ impl Supervisor {
                         | ConnectionError::NoSockets => false,
                     };
                     let cause = || problem.into_cause(&settings.address);
-                    current.set(State::Down(is_refused.then(cause)));
+                    current.set(LaneState::Down(is_refused.then(cause)));
                     self.context.outdated.notify_one();
                     backoff.wait().await;
                 }

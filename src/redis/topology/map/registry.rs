@@ -41,7 +41,7 @@ impl Found {
 
 /// What became of a number when its connection reported an identity.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum NumberOutcome {
     /// It is the server that it was taken for.
     Same,
     /// It does not report its identity, and no other server has.
@@ -137,26 +137,26 @@ impl Registry {
         number: u16,
         reported: Option<&ServerId>,
         by_table: bool,
-    ) -> Outcome {
+    ) -> NumberOutcome {
         let endpoint = &self.node(number).endpoint;
         let (known, address) = (endpoint.id(), endpoint.address());
         let Some(id) = reported else {
             return match known {
-                Some(_) => Outcome::Same,
-                None => Outcome::Unknown,
+                Some(_) => NumberOutcome::Same,
+                None => NumberOutcome::Unknown,
             };
         };
         if known.as_ref() == Some(id) {
-            return Outcome::Same;
+            return NumberOutcome::Same;
         }
         if known.is_some() && by_table {
-            return Outcome::Other;
+            return NumberOutcome::Other;
         }
         match self.ids.get(id) {
             // Never `number` itself, whose only entry is the identity that it is known by.
             Some(&other) => {
                 self.addresses.insert(address, other);
-                Outcome::Alias(other)
+                NumberOutcome::Alias(other)
             }
             None => {
                 endpoint.set_id(Arc::clone(id));
@@ -165,8 +165,8 @@ impl Registry {
                 }
                 self.ids.insert(Arc::clone(id), number);
                 match known {
-                    None => Outcome::Same,
-                    Some(_) => Outcome::Restarted,
+                    None => NumberOutcome::Same,
+                    Some(_) => NumberOutcome::Restarted,
                 }
             }
         }

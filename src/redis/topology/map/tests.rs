@@ -37,8 +37,8 @@ fn map_of(url: &str, routes: usize, connections: usize) -> Arc<Map> {
 const CLUSTER: &str = "redis-cluster://127.0.0.1:1";
 
 /// A table without identities.
-fn table(routes: Vec<(RangeInclusive<u16>, Address)>) -> Table {
-    Table {
+fn table(routes: Vec<(RangeInclusive<u16>, Address)>) -> RouteTable {
+    RouteTable {
         source: None,
         epoch: 1,
         routes: routes
@@ -76,13 +76,13 @@ async fn more_servers_than_there_are_numbers_are_not_followed() {
 }
 
 /// A table of one range, with identities.
-fn named(epoch: u64, owner: (&str, usize), others: &[&str]) -> Table {
+fn named(epoch: u64, owner: (&str, usize), others: &[&str]) -> RouteTable {
     let id = |id: &str| ServerId::from(id);
     let server = Named {
         address: address(owner.1),
         id: Some(id(owner.0)),
     };
-    Table {
+    RouteTable {
         source: None,
         epoch,
         routes: vec![(0..=9, server)],
@@ -262,7 +262,7 @@ async fn the_owner_of_a_route_knows_who_is_next_and_others_may_have_heard_of_it_
     // The next owner itself is believed.
     map.moved(5, 0, address(2));
     assert_eq!(map.identify(1, Some(&"b".into())), Identified::Same);
-    let from_it = Table {
+    let from_it = RouteTable {
         source: Some("b".into()),
         ..named(2, ("a", 1), &["b"])
     };

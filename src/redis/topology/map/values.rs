@@ -15,7 +15,7 @@ use crate::redis::node::slots::Named;
 use crate::redis::transport::Reply;
 
 /// Who has which routes, as one source says.
-pub(in crate::redis) struct Table {
+pub(in crate::redis) struct RouteTable {
     /// The server that says so, if it is one of them.
     pub(in crate::redis) source: Option<ServerId>,
     pub(in crate::redis) epoch: u64,

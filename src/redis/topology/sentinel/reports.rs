@@ -24,7 +24,7 @@ struct Believed {
 }
 
 /// A sentinel as it was seen last.
-struct Seen {
+struct SeenSentinel {
     /// Its identity, if it reports one: it may be known by two addresses.
     id: Option<ServerId>,
     /// Named by the user, and not learned from another sentinel.
@@ -39,14 +39,14 @@ struct Seen {
 
 /// All that was reported so far.
 #[derive(Default)]
-pub(super) struct Reports {
-    sentinels: BTreeMap<Address, Seen>,
+pub(super) struct SentinelReports {
+    sentinels: BTreeMap<Address, SeenSentinel>,
     believed: Option<Believed>,
     /// Another primary than that, which all report that respond, and since when they do.
     instead: Option<(Address, Instant)>,
 }
 
-impl Reports {
+impl SentinelReports {
     pub(super) fn new(named: &[Address], now: Instant) -> Self {
         let mut reports = Self::default();
         for address in named {
@@ -56,7 +56,7 @@ impl Reports {
     }
 
     fn add(&mut self, address: &Address, id: Option<ServerId>, named: bool, now: Instant) {
-        let seen = Seen {
+        let seen = SeenSentinel {
             id,
             named,
             has_responded: false,
@@ -69,8 +69,9 @@ impl Reports {
     /// A sentinel that another one knows. Returns whether it is new, and therefore to be asked.
     pub(super) fn learn(&mut self, address: &Address, id: Option<ServerId>, now: Instant) -> bool {
         // One that is gone for good may have come back at this address.
-        let is_there =
-            |seen: &&Seen| seen.latest.is_some() || now - seen.silent_since < FORGOTTEN_AFTER;
+        let is_there = |seen: &&SeenSentinel| {
+            seen.latest.is_some() || now - seen.silent_since < FORGOTTEN_AFTER
+        };
         let there = self.sentinels.values().filter(is_there);
         let mut ids = there.filter_map(|seen| seen.id.as_ref());
         let is_known = self.sentinels.contains_key(address)
@@ -116,7 +117,7 @@ impl Reports {
     /// that has two addresses counts once. One that was learned counts only after its first answer: it may be
     /// a sentinel that counts already, under an address that only the other sentinels reach.
     fn voters(&self, now: Instant) -> Vec<Option<&Report>> {
-        let counts = |seen: &&Seen| {
+        let counts = |seen: &&SeenSentinel| {
             let is_known = seen.named || seen.has_responded;
             seen.latest.is_some() || is_known && now - seen.silent_since < FORGOTTEN_AFTER
         };
@@ -214,7 +215,7 @@ mod tests {
 
     /// Sentinels, and what they report at which second.
     struct Scene {
-        reports: Reports,
+        reports: SentinelReports,
         start: Instant,
     }
 
@@ -223,7 +224,7 @@ mod tests {
             let start = Instant::now();
             let named: Vec<_> = (0..sentinels).map(sentinel).collect();
             Self {
-                reports: Reports::new(&named, start),
+                reports: SentinelReports::new(&named, start),
                 start,
             }
         }
