@@ -62,7 +62,7 @@ pub use values::{
 
 use apart::Apart;
 #[cfg(feature = "test-util")]
-use op::Around;
+use op::EnclosingWrite;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
 use queue::{Lanes, Queue, QueueLane};
@@ -175,7 +175,7 @@ impl LockCore {
             "the clock is read when the mutex is held"
         );
         self.latest = self.latest.max(now);
-        let before = self.fronts();
+        let before = self.shared_lanes();
         // Before anything ends: a turn that begins with that is not over.
         self.pass_over_the_unpolled(now, out);
         while let Some((_, owner)) = self.owners.first_expiry().filter(|(at, _)| *at <= now) {
@@ -183,7 +183,7 @@ impl LockCore {
             self.change(now, owner, out, |state, cx| state.expire(cx));
         }
         let answer = change(self, out);
-        let after = self.fronts();
+        let after = self.shared_lanes();
         for (before, after) in before.into_iter().zip(after) {
             self.wake_front(now, before, after, out);
         }
@@ -255,12 +255,12 @@ impl LockCore {
         if before == after || !self.is_idle(owner) {
             return;
         }
-        let free = (after.held || after.lost.is_some()).then(|| self.queue.first_free(owner));
+        let free = (after.held || after.lost.is_some()).then(|| self.queue.first_ready(owner));
         let lacks_place = self.discipline.keeps_places() && after.lacks_place;
         let lane = self.discipline.lane(owner);
         let placeless = lacks_place.then(|| self.queue.head(lane));
         for waiter in [
-            self.queue.first_behind(owner),
+            self.queue.first_blocked(owner),
             free.flatten(),
             placeless.flatten(),
         ]
@@ -271,12 +271,12 @@ impl LockCore {
         }
     }
 
-    fn fronts(&self) -> [Option<HeadStatus>; 2] {
-        let mut fronts = [None; 2];
-        for (front, lane) in fronts.iter_mut().zip(self.discipline.fronts()) {
+    fn shared_lanes(&self) -> [Option<HeadStatus>; 2] {
+        let mut shared_lanes = [None; 2];
+        for (front, lane) in shared_lanes.iter_mut().zip(self.discipline.shared_lanes()) {
             *front = self.front(*lane);
         }
-        fronts
+        shared_lanes
     }
 
     fn front(&self, lane: QueueLane) -> Option<HeadStatus> {
@@ -312,7 +312,7 @@ impl LockCore {
             }
         }
         if after.is_open && !before.is_some_and(|before| before.is_open) {
-            out.woken.extend(self.queue.call_all(after.lane));
+            out.woken.extend(self.queue.wake_all_readers(after.lane));
         }
     }
 
@@ -400,7 +400,7 @@ impl LockCore {
         let queued_attempts = queued_attempts.filter(|(_, state)| {
             let acquire = state.op.acquire();
             // It needs no queue.
-            acquire.is_some_and(|acquire| acquire.around == Around::Nothing)
+            acquire.is_some_and(|acquire| acquire.around == EnclosingWrite::None)
         });
         let queued_attempts: Vec<_> = queued_attempts.collect();
         let reads = |(owner, _): &(OwnerKey, _)| owner.face == Face::Read;

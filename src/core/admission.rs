@@ -11,7 +11,7 @@ use super::LockCore;
 use super::hold::local_deadline;
 #[cfg(feature = "test-util")]
 use super::op::Op;
-use super::op::{Acquire, Around, Grant};
+use super::op::{Acquire, EnclosingWrite, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::{HeadAttempt, Order, QueueLane, QueuedCall, Terms, Turn};
 use super::tenure::NOT_COUNTED;
@@ -119,7 +119,10 @@ impl LockCore {
             }
             // Being woken for its owner came too late for this one, and must not end here.
             if core.is_idle(owner) {
-                let own = [core.queue.first_behind(owner), core.queue.first_free(owner)];
+                let own = [
+                    core.queue.first_blocked(owner),
+                    core.queue.first_ready(owner),
+                ];
                 for next in own.into_iter().flatten() {
                     out.wake(next);
                 }
@@ -190,7 +193,7 @@ impl LockCore {
         };
         let owner = waiter.owner;
         self.asks(now, id, out);
-        self.queue.answer_call(id);
+        self.queue.clear_wake(id);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
             return Ok(admission);
@@ -202,7 +205,7 @@ impl LockCore {
         let lost = faces.filter_map(|own| own.tenure.lost()).next();
         let (idle, held, around) = (self.is_idle(owner), self.holds(owner), self.around(owner));
         // Those that queue wait for this owner: if it waited for them in turn, nothing would go on.
-        let needs_no_queue = held || around != Around::Nothing;
+        let needs_no_queue = held || around != EnclosingWrite::None;
         let stands_back = self.queue.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(now, id, &waiter)
             && (waiter.order == Order::Immediate || stands_back.is_none());
@@ -214,7 +217,7 @@ impl LockCore {
         // command.
         let patient = op_changed_at + self.rules.command_timeout > now;
         let behind = !idle || patient && self.queue.is_behind_another(id, owner);
-        let was_behind = self.queue.set_behind_own(id, behind);
+        let was_behind = self.queue.set_blocked_by_own_op(id, behind);
         if behind {
             return Ok(Admission::OwnerBusy {
                 since: op_changed_at,
@@ -229,7 +232,7 @@ impl LockCore {
             None if needs_no_queue || contends => self.permit(now, id, waiter, field, out),
             None => {
                 // It may have to queue now; the next of its owner need not wait for that.
-                let next = self.queue.first_behind(owner).filter(|_| was_behind);
+                let next = self.queue.first_blocked(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
                 if waiter.order == Order::Immediate {
                     return Ok(Admission::Busy);
@@ -259,7 +262,7 @@ impl LockCore {
             owner,
             order,
             terms,
-            is_called,
+            is_woken,
             ..
         } = waiter;
         let depth = self.owners.get(owner).map_or(0, |own| own.tenure.count());
@@ -267,10 +270,13 @@ impl LockCore {
             return Err(Rejected::TooDeep(depth));
         }
         let around = self.around(owner);
-        let needs_no_queue = depth > 0 || around != Around::Nothing;
-        let has_front = self.discipline.has_front();
+        let needs_no_queue = depth > 0 || around != EnclosingWrite::None;
+        let has_local_queue = self.discipline.has_local_queue();
         debug_assert!(
-            needs_no_queue || order == Order::Immediate || !has_front || !self.is_blocked(lane),
+            needs_no_queue
+                || order == Order::Immediate
+                || !has_local_queue
+                || !self.is_blocked(lane),
             "I4: only the head contends, and only while no owner of this client is in its way"
         );
         self.ensure_face(now, owner, field);
@@ -288,8 +294,8 @@ impl LockCore {
             ..
         } = acquire;
         // Where the others of its lane may attempt too, its turn is not waited for.
-        let is_open = is_called || self.is_open(lane);
-        if order == Order::Queued && !needs_no_queue && has_front && !is_open {
+        let is_open = is_woken || self.is_open(lane);
+        if order == Order::Queued && !needs_no_queue && has_local_queue && !is_open {
             let (attempt, turn) = (Some(HeadAttempt { waiter: id, op }), self.turn(lane));
             self.set_turn(lane, Turn { attempt, ..turn });
         }
@@ -339,7 +345,7 @@ impl LockCore {
                     (Life::Gone, _) => Some(Rejected::NoRuntime),
                     (Life::Closing | Life::Closed, _) => Some(Rejected::Closed),
                     _ if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
-                    (_, Around::Lost(reason)) => Some(Rejected::Lost(reason)),
+                    (_, EnclosingWrite::Lost(reason)) => Some(Rejected::Lost(reason)),
                     _ if local_deadline(sent_at, certain) <= now => Some(Rejected::TooLate),
                     _ => None,
                 };
@@ -413,7 +419,7 @@ impl LockCore {
                 own.tenure.lost()
             });
             match (outcome, around) {
-                (Untaken::Busy, Some(Around::Write)) => {
+                (Untaken::Busy, Some(EnclosingWrite::Held)) => {
                     core.lose_write_around(now, permit.owner, LossReason::Taken, out);
                 }
                 (Untaken::OwnRead, Some(_)) => core.release_unknown_read(now, permit, out),
@@ -439,7 +445,7 @@ impl LockCore {
         };
         let mut faces = self.faces(waiter.owner).into_iter().flatten();
         faces.any(|own| own.tenure.is_held())
-            || !self.discipline.has_front()
+            || !self.discipline.has_local_queue()
             || self.goes_first(id, waiter.lane()) && !self.overtakes(now, waiter.owner)
     }
 
@@ -448,7 +454,7 @@ impl LockCore {
         let lane = self.discipline.lane(owner);
         let mut faces = self.faces(owner).into_iter().flatten();
         let head = self.queue.head(lane).and_then(|head| self.queue.get(head));
-        self.discipline.has_front()
+        self.discipline.has_local_queue()
             && !faces.any(|own| own.tenure.is_held())
             && !self.is_open(lane)
             && (self.is_blocked(lane) || head.is_some_and(|head| head.owner != owner))
@@ -462,7 +468,7 @@ impl LockCore {
     /// Its lane was open when it was called. That those who held the lock have released since is no reason to go in one by
     /// one: each would open the lane for all, and close it before they are polled.
     fn follows_call(&self, waiter: &QueuedCall) -> bool {
-        waiter.is_called && !self.is_blocked(waiter.lane())
+        waiter.is_woken && !self.is_blocked(waiter.lane())
     }
 
     /// Whether this attempt is still its call's.
@@ -472,7 +478,7 @@ impl LockCore {
 
     /// Of an owner that holds nothing. An immediate attempt does not overtake the callers of other owners that queue.
     fn may_contend(&self, now: Time, id: WaiterId, waiter: &QueuedCall) -> bool {
-        if !self.discipline.has_front() {
+        if !self.discipline.has_local_queue() {
             return true;
         }
         match waiter.order {
@@ -518,7 +524,7 @@ impl LockCore {
             })
             || self.follows_call(waiter)
             || self.freed.have(waiter.lane())
-                && (!self.discipline.has_front() || self.goes_first(id, waiter.lane()))
+                && (!self.discipline.has_local_queue() || self.goes_first(id, waiter.lane()))
     }
 }
 

@@ -30,7 +30,7 @@ impl Discipline {
 
     /// The lanes of which only the head attempts: its turn begins and ends with what other owners of this client do.
     /// Where there are none, each owner attempts whatever the others do.
-    pub(super) fn fronts(self) -> &'static [QueueLane] {
+    pub(super) fn shared_lanes(self) -> &'static [QueueLane] {
         match self {
             Self::Plain => &[QueueLane::ALL],
             Self::Fair => &[],
@@ -39,8 +39,8 @@ impl Discipline {
     }
 
     /// Whether the local queue has a head, without whose turn a call that queues does not attempt.
-    pub(super) fn has_front(self) -> bool {
-        !self.fronts().is_empty()
+    pub(super) fn has_local_queue(self) -> bool {
+        !self.shared_lanes().is_empty()
     }
 
     /// Whether owners of this lane hold the lock beside each other.

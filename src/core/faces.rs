@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::LockCore;
 use super::admission::{Permit, Rejected};
 use super::discipline::Discipline;
-use super::op::{Acquire, Around};
+use super::op::{Acquire, EnclosingWrite};
 use super::owner_state::OwnerState;
 use super::queue::QueueLane;
 use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token, WaiterId};
@@ -42,11 +42,11 @@ impl LockCore {
     }
 
     /// What an owner that is to read holds with its other face.
-    pub(super) fn around(&self, owner: OwnerKey) -> Around {
+    pub(super) fn around(&self, owner: OwnerKey) -> EnclosingWrite {
         let write = owner.other_face().filter(|write| write.face == Face::Write);
         match write.is_some_and(|write| self.holds(write)) {
-            true => Around::Write,
-            false => Around::Nothing,
+            true => EnclosingWrite::Held,
+            false => EnclosingWrite::None,
         }
     }
 
@@ -55,9 +55,9 @@ impl LockCore {
         let read = owner.other_face().filter(|read| read.face == Face::Read);
         let read = read.and_then(|read| self.owners.get_mut(read));
         if let Some(acquire) = read.and_then(|read| read.op.acquire_mut())
-            && acquire.around == Around::Write
+            && acquire.around == EnclosingWrite::Held
         {
-            acquire.around = Around::Lost(reason);
+            acquire.around = EnclosingWrite::Lost(reason);
         }
     }
 
@@ -72,7 +72,7 @@ impl LockCore {
 
     /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.
     pub(super) fn is_blocked(&self, lane: QueueLane) -> bool {
-        if self.comes_later(lane) {
+        if self.yields_to_other_lane(lane) {
             return true;
         }
         match self.discipline.is_shared(lane) {
@@ -83,12 +83,12 @@ impl LockCore {
 
     /// Whether the head of another lane has queued for longer, and has not attempted since an owner of this client freed
     /// the lock. One that unlocks and locks in a row would always be before it.
-    fn comes_later(&self, lane: QueueLane) -> bool {
+    fn yields_to_other_lane(&self, lane: QueueLane) -> bool {
         let first = |other: &QueueLane| {
             let waits = *other != lane && self.freed.have(*other);
             waits.then(|| self.queue.head(*other)).flatten()
         };
-        let first = self.discipline.fronts().iter().find_map(first);
+        let first = self.discipline.shared_lanes().iter().find_map(first);
         let head = || self.queue.head(lane).filter(|_| !self.is_open(lane));
         first.is_some_and(|first| head().is_some_and(|head| first < head))
     }
@@ -103,7 +103,7 @@ impl LockCore {
             waiter.is_some_and(|waiter| waiter.owner.thread == owner.thread)
         };
         let place = self.queue.head(lane).filter(is_own);
-        let mut heads = self.discipline.fronts().iter().filter_map(|other| {
+        let mut heads = self.discipline.shared_lanes().iter().filter_map(|other| {
             let head = self.queue.head(*other).filter(|_| *other != lane)?;
             (!is_own(&head) && place.is_none_or(|place| head < place)).then_some(head)
         });
@@ -124,7 +124,7 @@ impl LockCore {
         if self.discipline == Discipline::ReadWrite && self.owners.hold() {
             return;
         }
-        for lane in self.discipline.fronts() {
+        for lane in self.discipline.shared_lanes() {
             self.freed.add(*lane);
         }
     }
@@ -148,7 +148,7 @@ impl LockCore {
     /// Whether an attempt is made inside of a hold of its owner's other face.
     pub fn is_inside(&self, permit: &Permit) -> bool {
         let acquire = self.acquire_of(permit);
-        acquire.is_some_and(|acquire| acquire.around != Around::Nothing)
+        acquire.is_some_and(|acquire| acquire.around != EnclosingWrite::None)
     }
 
     /// As [`taken`](Self::taken), and the server says that the owner, which is to read, does not write. If it holds
@@ -162,7 +162,7 @@ impl LockCore {
     ) -> Result<(HoldId, Option<Token>), Rejected> {
         self.step(now, out, |core, out| {
             let acquire = core.acquire_of(permit);
-            if acquire.is_some_and(|acquire| acquire.around == Around::Write) {
+            if acquire.is_some_and(|acquire| acquire.around == EnclosingWrite::Held) {
                 // The read has made the hash, unless it has joined a hold of its own.
                 let reason = match permit.target {
                     1 => LossReason::Gone,

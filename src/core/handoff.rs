@@ -18,7 +18,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::admission::{Admission, Permit};
 use super::hold::local_deadline;
-use super::op::{Around, Grant, Pass, Passed};
+use super::op::{EnclosingWrite, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Terms};
 use super::release::ReleaseSend;
@@ -78,7 +78,7 @@ impl LockCore {
         let receiver = || OwnerState::new(Arc::clone(&field), generation, false, now);
         self.owners.ensure(to, receiver);
         // The value of a string lock is used once: for another pass the call names a field when it asks again.
-        self.queue.use_field(head);
+        self.queue.consume_field(head);
         let op = self.change(now, to, out, |own, cx| own.begin_grant(head, terms, cx))?;
         self.change(now, owner, out, |own, _| {
             if let Some(release) = own.op.release_mut() {
@@ -196,7 +196,7 @@ impl LockCore {
 impl OwnerState {
     /// The lock is being handed to this owner.
     fn begin_grant(&mut self, waiter: WaiterId, terms: Terms, cx: &mut Context<'_>) -> OpId {
-        let around = Around::Nothing;
+        let around = EnclosingWrite::None;
         let acquire = self.begin_acquire(waiter, Order::Queued, terms, around, cx);
         let id = acquire.id;
         if let Some(acquire) = self.op.acquire_mut() {
@@ -212,7 +212,7 @@ impl OwnerState {
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease));
         // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
-        if acquire.grant == Some(Grant::Forced) {
+        if acquire.grant == Some(Grant::Revoked) {
             self.end_acquire(AfterAcquire::NotExecuted, cx);
         } else if acquire.then_release || until <= cx.now {
             self.end_acquire(AfterAcquire::Unwanted, cx);
@@ -233,12 +233,12 @@ impl OwnerState {
             return;
         };
         match acquire.grant {
-            Some(Grant::Awaited) => acquire.grant = Some(Grant::Forced),
+            Some(Grant::Awaited) => acquire.grant = Some(Grant::Revoked),
             Some(Grant::Given { .. }) => {
                 cx.out.wake(acquire.waiter);
                 self.end_acquire(AfterAcquire::NotExecuted, cx);
             }
-            Some(Grant::Forced | Grant::PickedUp { .. }) | None => {}
+            Some(Grant::Revoked | Grant::PickedUp { .. }) | None => {}
         }
     }
 
@@ -246,7 +246,7 @@ impl OwnerState {
     pub(super) fn pick_up(&mut self, id: WaiterId) -> Option<PickUp> {
         let acquire = self.op.acquire_mut().filter(|own| own.waiter == id)?;
         match acquire.grant? {
-            Grant::Awaited | Grant::Forced => Some(PickUp::Awaited),
+            Grant::Awaited | Grant::Revoked => Some(PickUp::Awaited),
             Grant::Given { sent_at, token, .. } => {
                 acquire.grant = Some(Grant::PickedUp { token });
                 Some(PickUp::Given(acquire.id, sent_at))

@@ -38,7 +38,7 @@ impl LockCore {
             if let Some(owner) = told {
                 core.change(now, owner, out, OwnerState::told);
             }
-            for lane in core.discipline.fronts() {
+            for lane in core.discipline.shared_lanes() {
                 let waiting = core.queue.head(*lane).filter(|head| {
                     let waiter = core.queue.get(*head);
                     waiter.is_some_and(|waiter| waiter.waits_until.is_some())
@@ -73,8 +73,8 @@ impl LockCore {
 
     /// Whether another one than that waits for its turn to end.
     fn others_wait(&self, id: WaiterId) -> bool {
-        let mut fronts = self.discipline.fronts().iter();
-        fronts.any(|lane| self.queue.has_another_queued(*lane, id))
+        let mut shared_lanes = self.discipline.shared_lanes().iter();
+        shared_lanes.any(|lane| self.queue.has_another_queued(*lane, id))
     }
 
     pub(super) fn turn(&self, lane: QueueLane) -> Turn {
@@ -102,7 +102,7 @@ impl LockCore {
         if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
             self.change(now, owner, out, |own, _| own.asks());
         }
-        for lane in self.discipline.fronts() {
+        for lane in self.discipline.shared_lanes() {
             let turn = self.turn(*lane);
             let is_its_turn = match turn.attempt {
                 Some(attempt) => attempt.waiter == id,
@@ -147,7 +147,7 @@ impl LockCore {
     }
 
     pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
-        for lane in self.discipline.fronts().iter().copied() {
+        for lane in self.discipline.shared_lanes().iter().copied() {
             while self.turn_ends(lane).is_some_and(|at| at <= now) {
                 let attempt = self.turn(lane).attempt;
                 self.set_turn(lane, Turn::default());
@@ -165,7 +165,7 @@ impl LockCore {
                 }
                 self.set_turn(lane, Turn::default());
                 // A head of the other lane may have waited for it.
-                for other in self.discipline.fronts().iter().copied() {
+                for other in self.discipline.shared_lanes().iter().copied() {
                     let since = self.queue.head(other).map(|_| now);
                     let attempt = self.turn(other).attempt;
                     if attempt.is_none() {
@@ -211,7 +211,7 @@ impl LockCore {
     /// What a step has left of the turn. The timer may be early: it is moved when it fires.
     pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
         let (mut turn_ends, mut others_wait) = (None, false);
-        for lane in self.discipline.fronts().iter().copied() {
+        for lane in self.discipline.shared_lanes().iter().copied() {
             let Turn { since, attempt } = self.turn(lane);
             let attempt = attempt.filter(|attempt| {
                 let waiter = self.queue.get(attempt.waiter);

@@ -52,17 +52,17 @@ pub(super) struct Acquire {
     /// A busy reply leaves its owner a place in the server's queue.
     pub(super) queues_up: bool,
     /// What the owner holds with the face that writes, if it is to read.
-    pub(super) around: Around,
+    pub(super) around: EnclosingWrite,
     /// It is another owner's pass that takes the lock.
     pub(super) grant: Option<Grant>,
 }
 
-/// Whether an owner that is to read writes too.
+/// The write hold of the same owner, if it reads inside of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Around {
-    Nothing,
-    /// It did when the acquire began, and has not lost that since.
-    Write,
+pub(super) enum EnclosingWrite {
+    None,
+    /// It had one when the acquire began, and has not lost it since.
+    Held,
     Lost(LossReason),
 }
 
@@ -71,8 +71,8 @@ pub(super) enum Around {
 pub(super) enum Grant {
     /// The pass has no answer yet.
     Awaited,
-    /// It has none, and the field that it has moved was taken away again.
-    Forced,
+    /// No reply yet, but the field that it has moved was removed again by a forced unlock.
+    Revoked,
     /// The field is there. A receiver that has not picked it up by `until` does not poll its call.
     Given {
         sent_at: Time,
@@ -209,7 +209,7 @@ impl Op {
         let acquire = self.acquire()?;
         match acquire.grant? {
             Grant::Given { until, .. } => Some((acquire.waiter, until)),
-            Grant::Awaited | Grant::Forced | Grant::PickedUp { .. } => None,
+            Grant::Awaited | Grant::Revoked | Grant::PickedUp { .. } => None,
         }
     }
 
@@ -263,7 +263,7 @@ impl Op {
                     Some(Grant::PickedUp { token }) => {
                         token.iter_mut().for_each(|token| visitor.token(token));
                     }
-                    Some(Grant::Awaited | Grant::Forced) | None => {}
+                    Some(Grant::Awaited | Grant::Revoked) | None => {}
                 }
             }
             Self::Release(release) => {
@@ -301,12 +301,12 @@ impl Op {
                 around,
                 grant,
             }) => match (grant, *target > 1, held, then_release, order) {
-                (_, false, ..) if *around != Around::Nothing => "a read inside of a write",
+                (_, false, ..) if *around != EnclosingWrite::None => "a read inside of a write",
                 (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
-                (Some(Grant::Awaited | Grant::Forced), _, _, false, _) => {
+                (Some(Grant::Awaited | Grant::Revoked), _, _, false, _) => {
                     "a lock being handed to it"
                 }
-                (Some(Grant::Awaited | Grant::Forced), _, _, true, _) => {
+                (Some(Grant::Awaited | Grant::Revoked), _, _, true, _) => {
                     "the same, its call has left"
                 }
                 (_, false, _, _, Order::Queued) => "an acquire from the queue",

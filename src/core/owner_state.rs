@@ -6,9 +6,9 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hold::Loss;
-use super::op::{Acquire, Around, Op, Release, Unlock, Unlocking};
+use super::op::{Acquire, EnclosingWrite, Op, Release, Unlock, Unlocking};
 use super::queue::{Order, Terms};
-use super::tenure::{NOT_COUNTED, Place, Tenure};
+use super::tenure::{NOT_COUNTED, QueueSlot, Tenure};
 use super::values::{
     Counts, Effects, Ending, Event, Generation, HoldId, Ids, Life, LossReason, OwnerKey, Rules,
     Time, Total, Unlocked, WaiterId,
@@ -97,17 +97,17 @@ impl OwnerState {
 
     /// It has a place in the server's queue, or may have one.
     pub(super) fn has_place(&self) -> bool {
-        self.tenure.place != Place::None
+        self.tenure.place != QueueSlot::None
     }
 
     /// Its calls have to ask for a place, or whether there is one.
     pub(super) fn lacks_place(&self) -> bool {
-        matches!(self.tenure.place, Place::None | Place::Unsure)
+        matches!(self.tenure.place, QueueSlot::None | QueueSlot::Unknown)
     }
 
     /// The same, and no call wants it any more.
     pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
-        self.tenure.place == Place::Spoiled || self.has_place() && !cx.queues
+        self.tenure.place == QueueSlot::Stale || self.has_place() && !cx.queues
     }
 
     pub(super) fn index_entry(&self) -> IndexEntry {
@@ -137,7 +137,8 @@ impl OwnerState {
         match &self.op {
             Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),
             Op::Idle => {
-                let is_to_ask = matches!(self.tenure.place, Place::Told | Place::Unsure);
+                let is_to_ask =
+                    matches!(self.tenure.place, QueueSlot::Notified | QueueSlot::Unknown);
                 is_to_ask.then_some(self.op_changed_at)
             }
             Op::Release(_) => None,
@@ -177,7 +178,7 @@ impl OwnerState {
         waiter: WaiterId,
         order: Order,
         terms: Terms,
-        around: Around,
+        around: EnclosingWrite,
         cx: &mut Context<'_>,
     ) -> Acquire {
         debug_assert!(self.op.is_idle(), "I2: one operation at a time");
@@ -215,11 +216,11 @@ impl OwnerState {
         cx.out.is_reported |= acquire.is_reported && after == AfterAcquire::Applied;
         match after {
             // The server has taken the owner out of its queue.
-            AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = Place::None,
-            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = Place::Kept,
+            AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = QueueSlot::None,
+            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = QueueSlot::Queued,
             // It may have used the place up, or left one.
             AfterAcquire::Unknown if acquire.queues_up || self.has_place() => {
-                self.tenure.place = Place::Unsure;
+                self.tenure.place = QueueSlot::Unknown;
             }
             AfterAcquire::Busy | AfterAcquire::Unknown | AfterAcquire::NotExecuted => {}
         }
@@ -263,7 +264,7 @@ impl OwnerState {
     pub(super) fn release(&mut self, cx: &mut Context<'_>) {
         if cx.life == Life::Closed {
             // Its place ends by itself.
-            self.tenure.place = Place::None;
+            self.tenure.place = QueueSlot::None;
             return self.end_unlocks(|_| true, Unlocked::Failed, cx);
         }
         let give_up_at = cx.now + self.may_last(cx);
@@ -398,8 +399,8 @@ impl OwnerState {
 
     /// It may be the first in the server's queue. Its calls have to ask from then on.
     pub(super) fn told(&mut self, cx: &mut Context<'_>) {
-        if self.tenure.place == Place::Kept && cx.queues {
-            self.tenure.place = Place::Told;
+        if self.tenure.place == QueueSlot::Queued && cx.queues {
+            self.tenure.place = QueueSlot::Notified;
             if self.op.is_idle() {
                 self.op_changed_at = cx.now;
             }
@@ -408,8 +409,8 @@ impl OwnerState {
 
     /// A call of the owner asks.
     pub(super) fn asks(&mut self) {
-        if self.tenure.place == Place::Told {
-            self.tenure.place = Place::Kept;
+        if self.tenure.place == QueueSlot::Notified {
+            self.tenure.place = QueueSlot::Queued;
         }
     }
 
@@ -421,7 +422,7 @@ impl OwnerState {
         }
         let is_older = self.op.is_idle() && self.tenure.reconnects != reconnects;
         if self.has_place() && is_older {
-            self.tenure.place = Place::Spoiled;
+            self.tenure.place = QueueSlot::Stale;
             self.release(cx);
         }
     }

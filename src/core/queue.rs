@@ -114,7 +114,7 @@ pub(super) struct QueuedCall {
     /// It did not ask when it had a reason to: it is out of the queue until it does.
     pub(super) passed_over: bool,
     /// Its lane was opened to all since it asked.
-    pub(super) is_called: bool,
+    pub(super) is_woken: bool,
 }
 
 impl QueuedCall {
@@ -268,7 +268,7 @@ impl Queue {
             waits_for_own_op: false,
             waits_until: None,
             passed_over: false,
-            is_called: false,
+            is_woken: false,
         };
         self.owned.insert(Owned::of(&waiter, id), ());
         self.waiters.insert(id, waiter);
@@ -309,7 +309,7 @@ impl Queue {
     }
 
     /// Its field is used by a pass: there is none for another before it asks again.
-    pub(super) fn use_field(&mut self, id: WaiterId) {
+    pub(super) fn consume_field(&mut self, id: WaiterId) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.field = None;
         }
@@ -360,12 +360,12 @@ impl Queue {
     }
 
     /// All that queue in this lane may attempt, and are told so.
-    pub(super) fn call_all(&mut self, lane: QueueLane) -> Vec<WaiterId> {
+    pub(super) fn wake_all_readers(&mut self, lane: QueueLane) -> Vec<WaiterId> {
         let mut called = Vec::new();
         let mut next = self.head(lane);
         while let Some(id) = next {
             if let Some(waiter) = self.waiters.get_mut(&id) {
-                waiter.is_called = true;
+                waiter.is_woken = true;
             }
             called.push(id);
             next = self.first_in(lane, WaiterId(id.0 + 1));
@@ -374,14 +374,14 @@ impl Queue {
     }
 
     /// A waiter that was told so has asked.
-    pub(super) fn answer_call(&mut self, id: WaiterId) {
+    pub(super) fn clear_wake(&mut self, id: WaiterId) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.is_called = false;
+            waiter.is_woken = false;
         }
     }
 
     /// Puts a waiter after the others of its owner, or takes it from there. Answers whether it was.
-    pub(super) fn set_behind_own(&mut self, id: WaiterId, behind: bool) -> bool {
+    pub(super) fn set_blocked_by_own_op(&mut self, id: WaiterId, behind: bool) -> bool {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return false;
         };
@@ -413,7 +413,7 @@ impl Queue {
 
     /// Whether another call of the same owner came first and waits for the same thing.
     pub(super) fn is_behind_another(&self, id: WaiterId, owner: OwnerKey) -> bool {
-        self.first_behind(owner).is_some_and(|first| first < id)
+        self.first_blocked(owner).is_some_and(|first| first < id)
     }
 
     /// Whether other calls of this owner than that one want the lock too.
@@ -428,7 +428,7 @@ impl Queue {
     }
 
     /// The first of those that wait for an operation of this owner.
-    pub(super) fn first_behind(&self, owner: OwnerKey) -> Option<WaiterId> {
+    pub(super) fn first_blocked(&self, owner: OwnerKey) -> Option<WaiterId> {
         let from = Owned::first(owner, Some(Order::Immediate));
         let first = self.owned.first_from(from)?;
         if first.thread != from.thread {
@@ -442,7 +442,7 @@ impl Queue {
 
     /// The first waiter of this owner that is not behind another one. None of them is making an attempt
     /// while nothing is under way for the owner.
-    pub(super) fn first_free(&self, owner: OwnerKey) -> Option<WaiterId> {
+    pub(super) fn first_ready(&self, owner: OwnerKey) -> Option<WaiterId> {
         self.first_owned(Owned::first(owner, None))
     }
 

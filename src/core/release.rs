@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::op::{Op, Passed, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
-use super::tenure::Place;
+use super::tenure::QueueSlot;
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, Unlocked,
 };
@@ -284,7 +284,7 @@ impl LockCore {
             // Both faces are in one hash.
             core.lose_other_face(now, owner, answer.gone, Some(op), out);
             // Where the server has the queue, it tells the next one.
-            if freed && !passed && core.discipline.has_front() {
+            if freed && !passed && core.discipline.has_local_queue() {
                 core.note_freed();
                 core.end_streak(now, answer.others_listen);
             }
@@ -362,7 +362,7 @@ impl OwnerState {
             return false;
         };
         if leaves {
-            self.tenure.place = Place::None;
+            self.tenure.place = QueueSlot::None;
         }
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
@@ -455,8 +455,8 @@ impl OwnerState {
     fn end_release(&mut self, cx: &mut Context<'_>) {
         self.end_unlocks(|_| true, Unlocked::Failed, cx);
         // What a release that ends early leaves there ends by itself.
-        if !cx.queues || self.tenure.place == Place::Spoiled {
-            self.tenure.place = Place::None;
+        if !cx.queues || self.tenure.place == QueueSlot::Stale {
+            self.tenure.place = QueueSlot::None;
         }
         self.op = Op::Idle;
         self.op_changed_at = cx.now;

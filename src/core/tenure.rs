@@ -26,16 +26,16 @@ enum RenewalState {
 
 /// Where an owner stands in the server's queue, if the lock has one: it has one place, whatever the number of its calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum QueueSlot {
     None,
     /// It may have one, or it was used: the next answer of a call that queues decides.
-    Unsure,
+    Unknown,
     /// It has one.
-    Kept,
+    Queued,
     /// It was told that it may be the first, and no call of it has asked since.
-    Told,
+    Notified,
     /// It has one under a field that it may not use any more.
-    Spoiled,
+    Stale,
 }
 
 /// No call of the owner has said yet how often a connection was replaced: only those of fair locks do. No `Option`, because
@@ -64,7 +64,7 @@ pub(super) struct Tenure {
     /// Others may be added to the hold that is there.
     pub(super) reentrant: bool,
     /// Of an owner that holds nothing. Kept beside the other small fields, where it takes no room of its own.
-    pub(super) place: Place,
+    pub(super) place: QueueSlot,
     /// In milliseconds, see [`place_wait`](Self::place_wait).
     place_wait: u32,
     /// Before the send of the last command that confirmed the lease.
@@ -94,7 +94,7 @@ impl Tenure {
             confirmed: true,
             pending: false,
             reentrant: true,
-            place: Place::None,
+            place: QueueSlot::None,
             place_wait: 0,
             renewed_at: now,
             lease_max: Duration::ZERO,
@@ -112,7 +112,7 @@ impl Tenure {
         let wait = wait.as_nanos().div_ceil(1_000_000);
         let wait = u32::try_from(wait).unwrap_or(u32::MAX).max(1);
         self.place_wait = match self.place {
-            Place::None => wait,
+            QueueSlot::None => wait,
             _ => self.place_wait.max(wait),
         };
     }

@@ -109,7 +109,7 @@ async fn unlocked(entry: &Arc<Entry>, owner: OwnerKey, mut outcome: Outcome) -> 
     };
     let mut since = shared.clock.now();
     loop {
-        let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_FIRST;
+        let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_GRACE;
         if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
             return ended(outcome);
         }
@@ -128,7 +128,7 @@ async fn unlocked(entry: &Arc<Entry>, owner: OwnerKey, mut outcome: Outcome) -> 
 }
 
 /// What the job has to report when its time is over says more than a caller's own time limit.
-const ERROR_FIRST: Duration = Duration::from_millis(50);
+const ERROR_GRACE: Duration = Duration::from_millis(50);
 
 /// Runs `release.lua` for one release of an owner, each send with the count of its moment, which is
 /// returned with the answer; or `pass.lua`, if another caller of this client gets the lock. A pass that is

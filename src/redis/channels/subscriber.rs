@@ -360,7 +360,7 @@ impl ChannelWorker<'_> {
     /// barrier may still be in flight. `Err`: it does not, or not even PING is permitted.
     async fn in_step(&self) -> Result<(), OutOfStep> {
         let mut refused_with = None;
-        for pause in STRAY {
+        for pause in STRAY_REPLY_PAUSES {
             match self.barrier(Change::None).await? {
                 Barrier::Passed => return Ok(()),
                 Barrier::Refused(cause) => refused_with = Some(cause),
@@ -433,7 +433,7 @@ struct OutOfStep(Option<Box<Cause>>);
 static NONCE: AtomicU64 = AtomicU64::new(0);
 
 /// How long to wait for a stray reply that may still be in flight, one try after the other.
-const STRAY: [Duration; 3] = [
+const STRAY_REPLY_PAUSES: [Duration; 3] = [
     Duration::from_millis(5),
     Duration::from_millis(20),
     Duration::from_millis(80),

@@ -28,7 +28,7 @@ pub(in crate::redis) struct ExpectedReply {
     /// What a PING brings back, and nothing else does.
     pub(in crate::redis) nonce: Option<Arc<str>>,
     pub(in crate::redis) fits: Fits,
-    pub(in crate::redis) judge: Arc<Judge>,
+    pub(in crate::redis) judge: Arc<ReplyChecker>,
 }
 
 /// Which replies a command can have.
@@ -76,7 +76,7 @@ impl ExpectedReply {
     }
 
     /// What makes an answer one that the command cannot have.
-    fn misfit(&self, answer: &Answer) -> Option<Misfit> {
+    fn misfit(&self, answer: &Answer) -> Option<ImpossibleReply> {
         let shape = match answer {
             Ok(reply) if self.is_shifted(answer) || !self.fits.allow(reply) => reply.shape(),
             Err(ConnectionError::Refused(refusal))
@@ -87,7 +87,7 @@ impl ExpectedReply {
             Ok(_) | Err(_) => return None,
         };
         let command = self.command;
-        Some(Misfit { command, shape })
+        Some(ImpossibleReply { command, shape })
     }
 
     /// Whether this is surely the answer to another command: a PING has brought it back, or this is one.
@@ -102,10 +102,10 @@ impl ExpectedReply {
 }
 
 /// What the replies on a connection say of it.
-pub(in crate::redis) struct Judge {
-    misfits: Arc<Misfits>,
+pub(in crate::redis) struct ReplyChecker {
+    misfits: Arc<ImpossibleReplies>,
     /// The answer after which no other one counts.
-    misfit: OnceLock<Misfit>,
+    misfit: OnceLock<ImpossibleReply>,
     /// What each nonce of this connection begins with.
     token: String,
     nonces: AtomicU64,
@@ -119,8 +119,8 @@ pub(in crate::redis) struct Judge {
     waits_since: AtomicU64,
 }
 
-impl Judge {
-    pub(in crate::redis) fn new(misfits: Arc<Misfits>) -> Self {
+impl ReplyChecker {
+    pub(in crate::redis) fn new(misfits: Arc<ImpossibleReplies>) -> Self {
         Self {
             misfits,
             misfit: OnceLock::new(),
@@ -133,7 +133,7 @@ impl Judge {
     }
 
     /// The answer after which no other one counts.
-    pub(in crate::redis) fn misfit(&self) -> Option<Misfit> {
+    pub(in crate::redis) fn misfit(&self) -> Option<ImpossibleReply> {
         self.misfit.get().copied()
     }
 
@@ -199,7 +199,7 @@ impl Judge {
 
 /// An answer that its command cannot have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::redis) struct Misfit {
+pub(in crate::redis) struct ImpossibleReply {
     pub(in crate::redis) command: &'static str,
     pub(in crate::redis) shape: &'static str,
 }
@@ -207,12 +207,12 @@ pub(in crate::redis) struct Misfit {
 /// The misfits for which connections of a lane were replaced. If the next connection has the same one, that is
 /// what the server answers.
 #[derive(Default)]
-pub(in crate::redis) struct Misfits(Mutex<SmallVec<[(Misfit, Instant); 1]>>);
+pub(in crate::redis) struct ImpossibleReplies(Mutex<SmallVec<[(ImpossibleReply, Instant); 1]>>);
 
-impl Misfits {
+impl ImpossibleReplies {
     /// Whether this misfit is the server's own answer: an earlier connection had it too, not long ago, and the
     /// command has had no answer that fits since then.
-    fn is_of_server(&self, misfit: Misfit) -> bool {
+    fn is_of_server(&self, misfit: ImpossibleReply) -> bool {
         let (mut known, now) = (self.0.lock(), Instant::now());
         known.retain(|(_, seen_at)| now.duration_since(*seen_at) < KEPT);
         let seen = known.iter_mut().find(|(known, _)| *known == misfit);

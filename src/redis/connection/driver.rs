@@ -64,7 +64,7 @@ impl DriverShared {
         let is_alone = requests.is_idle();
         let added = requests.add(commands, deadline)?;
         let mut socket = self.socket.lock();
-        let writes_now = is_alone || (!socket.is_full && requests.are_worth_a_write());
+        let writes_now = is_alone || (!socket.is_full && requests.should_flush());
         let Some(writer) = socket.writer.clone() else {
             // The first poll of the writer finds them.
             return Ok(added);

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::driver::complete;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
-use crate::redis::connection::answers::{ExpectedReply, Fits, Judge};
+use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
 use crate::redis::reports::{LaneReports, Reports};
 use crate::redis::transport::Reply;
 
@@ -77,7 +77,7 @@ const PARTS: [&[u8]; 32] = [
 fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
     let requests = Mutex::<Requests>::default();
     let mut replies = Replies::default();
-    let judge = Arc::new(Judge::new(Arc::default()));
+    let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let later = Instant::now() + Duration::from_secs(3600);
     let added = (0..6).map(|nth| {
         let fits: fn(&Reply) -> bool = match nth {

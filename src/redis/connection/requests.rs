@@ -93,7 +93,7 @@ struct Unwritten {
     /// Whether the socket has accepted some of its bytes, or of those of the command that it goes with.
     is_begun: bool,
     /// It is never without the command before it.
-    goes_with_last: bool,
+    follows_previous: bool,
     deadline: Instant,
     awaited: Awaited,
 }
@@ -144,7 +144,7 @@ impl Requests {
             let text = "the server accepts no commands at present";
             return Err(not_sent(text, false));
         }
-        let mut goes_with_last = false;
+        let mut follows_previous = false;
         Ok(commands.map(|command| {
             let before = self.buffer.len();
             encode(&mut self.buffer, command.name, command.args);
@@ -153,7 +153,7 @@ impl Requests {
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
                 is_begun: false,
-                goes_with_last: std::mem::replace(&mut goes_with_last, true),
+                follows_previous: std::mem::replace(&mut follows_previous, true),
                 deadline,
                 awaited: Awaited { answer, expected },
             });
@@ -195,14 +195,14 @@ impl Requests {
                 let is_begun = first.is_begun;
                 // The rest is written, so the command that goes with it is too.
                 if let Some(next) = self.unwritten.get_mut(1) {
-                    next.is_begun |= is_begun && next.goes_with_last;
+                    next.is_begun |= is_begun && next.follows_previous;
                 }
                 return;
             }
             count -= first.length;
             let first = self.unwritten.pop_front();
             if let Some(next) = self.unwritten.front_mut() {
-                next.is_begun |= next.goes_with_last;
+                next.is_begun |= next.follows_previous;
             }
             self.awaited.extend(first.map(|first| first.awaited));
         }
@@ -216,7 +216,7 @@ impl Requests {
 
     /// Whether the commands that are not written are a quarter of those without a reply, and more than one. If all of
     /// them went in one write, client and server would wait for each other in turn.
-    pub(super) fn are_worth_a_write(&self) -> bool {
+    pub(super) fn should_flush(&self) -> bool {
         let (unwritten, awaited) = (self.unwritten.len(), self.awaited.len());
         unwritten > 1 && 4 * unwritten >= unwritten + awaited
     }

@@ -14,7 +14,9 @@ use crate::base::runtime::{Lately, event, isolated};
 use crate::error::{Cause, RefusalKind};
 use crate::names::wire::Announce;
 use crate::redis::call::{Call, OUTDATED};
-use crate::redis::connection::answers::{ExpectedReply, Fits, Judge, Misfit, Misfits, NEVER};
+use crate::redis::connection::answers::{
+    ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
+};
 use crate::redis::connection::{Connection, Replying};
 use crate::redis::transport::{Arg, CommandWords, ConnectionError, Reply};
 
@@ -23,7 +25,7 @@ pub(crate) struct Link {
     connection: Connection,
     /// Where it leads to, for errors.
     server: Arc<str>,
-    judge: Arc<Judge>,
+    judge: Arc<ReplyChecker>,
     pub(in crate::redis) identity: Option<Identity>,
     /// The time of a command is over, or its caller has gone, and it has no reply.
     pub(in crate::redis) doubt: Notify,
@@ -65,10 +67,10 @@ pub(crate) struct Limit {
 
 /// How a script is named in a command.
 #[derive(Clone, Copy)]
-enum Words {
-    Name,
-    Text,
-    TextAsking,
+enum ScriptForm {
+    Sha,
+    Source,
+    SourceAfterAsking,
 }
 
 impl Link {
@@ -76,12 +78,12 @@ impl Link {
         connection: Connection,
         identity: Option<Identity>,
         server: Arc<str>,
-        misfits: Arc<Misfits>,
+        misfits: Arc<ImpossibleReplies>,
     ) -> Self {
         Self {
             connection,
             server,
-            judge: Arc::new(Judge::new(misfits)),
+            judge: Arc::new(ReplyChecker::new(misfits)),
             identity,
             doubt: Notify::new(),
             broken: Notify::new(),
@@ -126,7 +128,7 @@ impl Link {
     }
 
     /// The answer for which this connection is to be replaced: its command cannot have it.
-    pub(in crate::redis) fn misfit(&self) -> Option<Misfit> {
+    pub(in crate::redis) fn misfit(&self) -> Option<ImpossibleReply> {
         self.judge.misfit()
     }
 
@@ -144,11 +146,11 @@ impl Link {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
-        match self.send(Words::Name, call, limit, sent).await {
+        match self.send(ScriptForm::Sha, call, limit, sent).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
             Err(SendError::Refused(cause)) if cause.refusal == Some(RefusalKind::NoScript) => {
-                Box::pin(self.send(Words::Text, call, limit, sent)).await
+                Box::pin(self.send(ScriptForm::Source, call, limit, sent)).await
             }
             answered => answered,
         }
@@ -162,12 +164,12 @@ impl Link {
         limit: Limit,
         sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
-        Box::pin(self.send(Words::TextAsking, call, limit, sent)).await
+        Box::pin(self.send(ScriptForm::SourceAfterAsking, call, limit, sent)).await
     }
 
     async fn send<T: 'static>(
         &self,
-        words: Words,
+        form: ScriptForm,
         call: &Call<T>,
         limit: Limit,
         sent: &AtomicBool,
@@ -179,9 +181,9 @@ impl Link {
         if call.still.as_ref().is_some_and(|still| !still.is_wanted()) {
             return Err(SendError::NotSent(self.cause(OUTDATED)));
         }
-        let script = match words {
-            Words::Name => call.script.sha_word(),
-            Words::Text | Words::TextAsking => call.script.source_word(),
+        let script = match form {
+            ScriptForm::Sha => call.script.sha_word(),
+            ScriptForm::Source | ScriptForm::SourceAfterAsking => call.script.source_word(),
         };
         let mut args = CommandWords::new();
         let others = call.others.as_deref().unwrap_or_default();
@@ -194,11 +196,11 @@ impl Link {
         // this future.
         sent.store(true, Ordering::Release);
         let (connection, until) = (&self.connection, limit.until);
-        let expected = self.expected_of(words, call);
-        let reply = match words {
-            Words::Name => connection.send("EVALSHA", &args, until, expected),
-            Words::Text => connection.send("EVAL", &args, until, expected),
-            Words::TextAsking => connection.asking("EVAL", &args, until, expected),
+        let expected = self.expected_of(form, call);
+        let reply = match form {
+            ScriptForm::Sha => connection.send("EVALSHA", &args, until, expected),
+            ScriptForm::Source => connection.send("EVAL", &args, until, expected),
+            ScriptForm::SourceAfterAsking => connection.asking("EVAL", &args, until, expected),
         };
         drop(args);
         match self.exchange(reply, sent_at, limit).await {
@@ -280,7 +282,7 @@ impl Link {
         limit: Limit,
     ) -> Result<Reply, SendError> {
         let sent = AtomicBool::new(false);
-        let (reply, _) = self.send(Words::Text, call, limit, &sent).await?;
+        let (reply, _) = self.send(ScriptForm::Source, call, limit, &sent).await?;
         Ok(reply)
     }
 
@@ -352,10 +354,10 @@ impl Link {
     }
 
     /// What is expected of the reply to a script.
-    fn expected_of<T: 'static>(&self, words: Words, call: &Call<T>) -> ExpectedReply {
+    fn expected_of<T: 'static>(&self, form: ScriptForm, call: &Call<T>) -> ExpectedReply {
         ExpectedReply {
             command: call.script.name,
-            by_hash: matches!(words, Words::Name),
+            by_hash: matches!(form, ScriptForm::Sha),
             nonce: None,
             fits: Fits::Script {
                 fits: call.reads.fits,

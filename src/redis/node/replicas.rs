@@ -95,7 +95,7 @@ impl Replicas {
                 // Who has not had a turn by now is not asked about any more: others before it have more time.
                 let is_in_time = |question: &AckRequest| question.until > Instant::now();
                 self.pending.lock().questions.retain(is_in_time);
-                tokio::time::timeout_at(until + LATE, answered).await
+                tokio::time::timeout_at(until + WAIT_SLACK, answered).await
             }
         };
         answer.ok().and_then(Result::ok).unwrap_or(0)
@@ -253,7 +253,7 @@ fn limit(until: Instant) -> Limit {
 const MARGIN: Duration = Duration::from_millis(500);
 
 /// WAIT is up to 100 ms late, and there is the way there and back.
-const LATE: Duration = Duration::from_millis(200);
+const WAIT_SLACK: Duration = Duration::from_millis(200);
 
 #[cfg(test)]
 mod tests;

@@ -236,7 +236,9 @@ impl Map {
             let mut state = self.state.lock();
             state.epoch = state.epoch.max(table.epoch);
             let now = Instant::now();
-            state.moved.retain(|_, moved| now - moved.at < HEARSAY);
+            state
+                .moved
+                .retain(|_, moved| now - moved.at < TRUST_OWNER_FOR);
             let source = table.source.as_ref();
             let mut change = Entered::default();
             // By their numbers. The first range of a server tells, and is followed by others.
@@ -406,7 +408,7 @@ impl Entered {
 const TAKING_OVER: Duration = Duration::from_secs(60);
 
 /// For this long a node that has not heard of a route's new owner is not believed about it.
-const HEARSAY: Duration = Duration::from_secs(5);
+const TRUST_OWNER_FOR: Duration = Duration::from_secs(5);
 
 /// The maximum number of calls of a kind in flight at a server.
 const BULK_MAX: usize = 256;

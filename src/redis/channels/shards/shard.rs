@@ -265,7 +265,7 @@ impl ShardTask {
             self.work.orders.lock().lost.extend(refused);
             self.map.context.outdated.notify_one();
             // Not immediately: the map has to follow first.
-            tokio::time::sleep(ELSEWHERE).await;
+            tokio::time::sleep(MOVED_PAUSE).await;
             self.common.lost.notify_one();
         }
         usable
@@ -314,7 +314,7 @@ const BATCH: usize = 500;
 const UNSUBSCRIBED_AT_ONCE: usize = 20;
 
 /// Before a channel that was sent elsewhere is tried again.
-const ELSEWHERE: Duration = Duration::from_millis(50);
+const MOVED_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

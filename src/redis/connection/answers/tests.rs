@@ -5,7 +5,7 @@ use test_support::tokio;
 use super::*;
 
 /// What is expected of a command that is answered with a number.
-fn expected(judge: &Arc<Judge>, command: &'static str) -> ExpectedReply {
+fn expected(judge: &Arc<ReplyChecker>, command: &'static str) -> ExpectedReply {
     ExpectedReply {
         command,
         by_hash: false,
@@ -16,8 +16,12 @@ fn expected(judge: &Arc<Judge>, command: &'static str) -> ExpectedReply {
 }
 
 /// What the only command of a connection is answered, and whether that ends the connection.
-fn only(misfits: &Arc<Misfits>, command: &'static str, reply: Reply) -> (Option<Answer>, bool) {
-    let judge = Arc::new(Judge::new(Arc::clone(misfits)));
+fn only(
+    misfits: &Arc<ImpossibleReplies>,
+    command: &'static str,
+    reply: Reply,
+) -> (Option<Answer>, bool) {
+    let judge = Arc::new(ReplyChecker::new(Arc::clone(misfits)));
     let answer = expected(&judge, command).judged(Ok(reply));
     (answer.ok(), judge.misfit().is_some())
 }
@@ -61,7 +65,7 @@ async fn a_misfit_is_the_servers_only_for_a_while() {
 #[test]
 fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
     for by_hash in [true, false] {
-        let judge = Arc::new(Judge::new(Arc::default()));
+        let judge = Arc::new(ReplyChecker::new(Arc::default()));
         let refused = ConnectionError::refused("NOSCRIPT No matching script.");
         let expected = ExpectedReply {
             by_hash,
@@ -74,7 +78,7 @@ fn only_a_call_by_hash_is_refused_for_a_script_that_is_not_known() {
 
 #[test]
 fn a_connection_is_silent_from_its_first_send_since_the_last_reply() {
-    let judge = Arc::new(Judge::new(Arc::default()));
+    let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let refused = ConnectionError::refused("ERR no");
     for answer in [Ok(Reply::Number(1)), Err(refused), Ok(list())] {
         assert_eq!(judge.note_sent(5), 5);
@@ -91,7 +95,7 @@ fn a_connection_is_silent_from_its_first_send_since_the_last_reply() {
 /// However often that has happened before.
 #[test]
 fn a_nonce_is_the_answer_to_its_own_ping_alone() {
-    let judge = Arc::new(Judge::new(Arc::default()));
+    let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let (first, second) = (judge.nonce(), judge.nonce());
     let text = |text: &str| Ok(Reply::Text(text.to_owned()));
     let ping = ExpectedReply {
@@ -116,7 +120,7 @@ fn a_nonce_is_the_answer_to_its_own_ping_alone() {
 /// It costs one PING in that time, however many commands there are.
 #[test]
 fn a_connection_is_long_busy_once_in_that_time() {
-    let judge = Judge::new(Arc::default());
+    let judge = ReplyChecker::new(Arc::default());
     let busy_at = |now| judge.is_long_busy(now, 10);
     let seen = [5, 14, 15, 16, 24, 25].map(busy_at);
     assert_eq!(seen, [false, false, true, false, false, true]);

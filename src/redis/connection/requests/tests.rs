@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::sync::Arc;
 
 use super::*;
-use crate::redis::connection::answers::{Fits, Judge};
+use crate::redis::connection::answers::{Fits, ReplyChecker};
 use crate::redis::transport::Reply;
 
 fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
@@ -209,7 +209,7 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
 #[test]
 fn after_a_reply_that_does_not_fit_none_counts() {
     for is_dropped in [false, true] {
-        let judge = Arc::new(Judge::new(Arc::default()));
+        let judge = Arc::new(ReplyChecker::new(Arc::default()));
         let expected = || ExpectedReply {
             command: "acquire",
             by_hash: false,

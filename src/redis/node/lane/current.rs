@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::{Lately, Runtime, Tasks, isolated};
 use crate::error::Cause;
-use crate::redis::connection::answers::Misfits;
+use crate::redis::connection::answers::ImpossibleReplies;
 use crate::redis::node::fence::{ConnectionFence, Fences};
 use crate::redis::node::link::{Link, SendError};
 use crate::redis::reports::Reports;
@@ -129,7 +129,7 @@ impl Drop for GoneOnDrop {
 pub(super) struct LaneStats {
     pub(super) reconnects: AtomicU64,
     pub(super) fence: Mutex<ConnectionFence>,
-    pub(super) misfits: Arc<Misfits>,
+    pub(super) misfits: Arc<ImpossibleReplies>,
 }
 
 pub(super) enum LaneState {

@@ -88,7 +88,7 @@ impl Map {
                 Some(Known(RefusedKind::ReadOnly)) => READ_ONLY,
                 Some(Known(
                     RefusedKind::Loading | RefusedKind::MasterDown | RefusedKind::ClusterDown,
-                )) => DOWN,
+                )) => SERVER_DOWN_PAUSE,
                 _ => return Err(SendError::Refused(cause)),
             };
             self.context.outdated.notify_one();
@@ -106,7 +106,10 @@ impl Map {
                     self.moved(route, number, named(host, *port));
                     if redirections > 2 {
                         // Two nodes that send each other's clients back are about to hear of each other.
-                        tokio::time::sleep_until(limit.until.min(Instant::now() + CIRCLE)).await;
+                        tokio::time::sleep_until(
+                            limit.until.min(Instant::now() + REDIRECT_LOOP_PAUSE),
+                        )
+                        .await;
                     }
                     self.ready(route, nth, limit.until).await
                 }
@@ -200,7 +203,7 @@ impl Map {
 const READ_ONLY: Duration = Duration::from_millis(50);
 
 /// The pause for a server that is loading, or sees its cluster or its primary down.
-const DOWN: Duration = Duration::from_millis(100);
+const SERVER_DOWN_PAUSE: Duration = Duration::from_millis(100);
 
 /// A slot without an owner is asked for again after this.
 pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
@@ -209,4 +212,4 @@ pub(super) const NO_OWNER: Duration = Duration::from_millis(100);
 const REDIRECTIONS_MAX: u32 = 8;
 
 /// Before a command that was sent on twice is sent on again.
-const CIRCLE: Duration = Duration::from_millis(50);
+const REDIRECT_LOOP_PAUSE: Duration = Duration::from_millis(50);
