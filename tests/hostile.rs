@@ -291,7 +291,7 @@ mod by_tls {
     use redisson_lock::Tls;
     use test_support::{Server, tokio};
 
-    use super::certificates::{Folder, NOW, server_for};
+    use super::certificates::{Folder, NOW, address, server_for};
     use super::*;
 
     async fn server() -> (Server, Route, Folder) {
@@ -302,7 +302,7 @@ mod by_tls {
             scheme: "rediss",
             builder: LockClient::builder().tls(tls),
         };
-        let url = format!("rediss://127.0.0.1:{}", route.server);
+        let url = address("127.0.0.1", &server);
         let client = route.builder.clone().connect(&url).await;
         client.expect("without a peer").close(Duration::ZERO).await;
         (server, route, folder)

@@ -1,6 +1,7 @@
 //! The feature `tls-rustls` on real servers: whom a client trusts, as whom it comes, and what it says when that fails.
 
 use std::error::Error as _;
+use std::fmt::Debug;
 use std::future::IntoFuture as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,14 +17,7 @@ use tokio::net::TcpStream;
 #[path = "tls/certificates.rs"]
 mod certificates;
 
-use certificates::{Authority, Folder, Issued, NOW, server_for, words};
-
-fn address(host: &str, server: &Server) -> String {
-    format!(
-        "rediss://{host}:{}",
-        server.tls_port.expect("started with one")
-    )
-}
+use certificates::{Authority, Folder, Issued, NOW, address, server_for, words};
 
 async fn connect(tls: Tls, address: &str) -> Result<LockClient, Error> {
     LockClient::builder().tls(tls).connect(address).await
@@ -80,9 +74,9 @@ const CLIENT_CERTIFICATE: &str = "does not accept the certificate of this client
 const NOT_TLS: &str = "does not speak TLS";
 const OTHER: &str = "do not agree on TLS";
 
-/// What an attempt to connect failed with: the problem, and the whole text with its cause.
-fn refused(connected: Result<LockClient, Error>) -> (Problem, String) {
-    let error = connected.expect_err("not trusted");
+/// What an attempt to connect, or a call, failed with: the problem, and the whole text with its cause.
+fn refused(outcome: Result<impl Debug, Error>) -> (Problem, String) {
+    let error = outcome.expect_err("not trusted");
     let Error::Tls { problem, source } = &error else {
         panic!("{error:?}");
     };
@@ -182,7 +176,7 @@ async fn a_certificate_of_an_old_version_says_so_wherever_it_is_given() {
 async fn a_server_is_checked_against_its_host_or_the_name_that_was_given() {
     let (server, authority, _folder) = server_for(&["redis.example"], NOW);
     let tls = Tls::new().ca(authority.pem());
-    for host in ["127.0.0.1", "localhost"] {
+    for host in ["127.0.0.1", "localhost", "127.1"] {
         let url = address(host, &server);
         assert_eq!(refused(connect(tls.clone(), &url).await).0, WRONG_NAME);
         let named = tls.clone().server_name("redis.example");
@@ -337,6 +331,35 @@ async fn a_connection_by_tls_is_replaced_and_calls_say_when_the_certificate_has_
     }
     let told = told.expect("not trusted any more");
     assert_eq!(told, EXPIRED);
+}
+
+/// The connection for commands lives on: only that for channels, which fred makes, meets the new certificate.
+#[tokio::test]
+async fn a_call_that_cannot_hear_messages_says_when_the_certificate_has_expired() {
+    let (server, authority, folder) = server_for(&["localhost"], NOW);
+    let (url, tls) = (
+        address("localhost", &server),
+        Tls::new().ca(authority.pem()),
+    );
+    let other = connect(tls.clone(), &url).await.expect("connected");
+    let _held = other.lock("stock:42").lock().await.expect("free");
+    let _too = other.lock("stock:43").lock().await.expect("free");
+    let builder = LockClient::builder().tls(tls).command_timeout(ms(1_000));
+    let client = builder.connect(&url).await.expect("connected");
+    let lock = client.lock("stock:42");
+    let listener = tokio::spawn(async move { lock.lock().await.map(drop) });
+    let listens = || client.stats().subscriptions == 1;
+    eventually("it listens", ms(5_000), listens).await;
+    let mut control = server.control();
+    let expired = authority.issue(&["localhost"], [2019, 2020]);
+    let certificate = folder.write("server.pem", &expired.certificate);
+    folder.write("server.key", &expired.key);
+    control.run(&["CONFIG", "SET", "tls-cert-file", &certificate]);
+    let killed = || control.number(&["CLIENT", "KILL", "TYPE", "pubsub"]) == 1;
+    eventually("it is cut off", ms(5_000), killed).await;
+    let (problem, text) = refused(client.lock("stock:43").lock().await);
+    assert_eq!(problem, EXPIRED, "{text}");
+    listener.abort();
 }
 
 /// What is wrong with settings.

@@ -468,7 +468,7 @@ impl Server {
         };
         let name = server.tls_server_name.unwrap_or(server.host);
         let name = ServerName::try_from(name.to_string());
-        let name = name.map_err(|_| ConnectionError::Lost("InvalidDnsName".to_owned()))?;
+        let name = name.map_err(|problem| ConnectionError::Lost(format!("{problem:?}")))?;
         match tls.connector {
             TlsConnector::Rustls(connector) => Ok(Some((connector, name))),
             // Refused when the client was built; in no case does it go on without TLS.

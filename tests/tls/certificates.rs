@@ -99,3 +99,10 @@ pub(crate) fn server_for(hosts: &[&str], valid: Years) -> (Server, Authority, Fo
     let server = Server::start_with_tls(&words(&settings));
     (server, authority, folder)
 }
+
+pub(crate) fn address(host: &str, server: &Server) -> String {
+    format!(
+        "rediss://{host}:{}",
+        server.tls_port.expect("started with one")
+    )
+}
