@@ -1,7 +1,7 @@
 //! The verbs of every lock: how long a call waits for it, and what runs while it is held. A lock says how it is
 //! acquired ([`Lockable`]) and what its guard knows ([`Held`]); `verbs!` writes the methods.
 
-// Nobody else makes locks of these: the traits have no public name.
+// Sealed: application code has `DistributedLock` and `HeldLock`, which every lock and guard of these has too.
 #![allow(unnameable_types, unreachable_pub)]
 
 use std::future::Future;
