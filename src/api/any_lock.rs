@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 
 use crate::core::LossReason;
 use crate::error::Error;
+use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;
 use crate::lock::verbs::{Held, Lockable};
 
@@ -18,6 +19,15 @@ use crate::lock::verbs::{Held, Lockable};
 /// The methods do what those of the same names do that the types have themselves; nothing has to be imported to call
 /// these. A type of your own may implement it, for example to count calls; the crate `redisson-lock-test` has a double,
 /// `FakeLock`. For locks without a runtime see [`blocking::DistributedLock`](crate::blocking::DistributedLock).
+///
+/// # Errors
+///
+/// Those of the lock's own methods: see [`Lock::lock`](crate::Lock::lock). A lock that another owner holds is no error.
+///
+/// # Cancel safety
+///
+/// Dropping the future of a call leaves no hold: see [`Lock::lock`](crate::Lock::lock). An implementation of your own has to
+/// keep to that.
 ///
 /// # Examples
 ///
@@ -58,6 +68,11 @@ pub trait DistributedLock: Send + Sync + 'static {
 
 /// The guard of any lock. Dropping it releases the lock in the background.
 ///
+/// # Cancel safety
+///
+/// Dropping the future of [`unlock`](Self::unlock) releases the lock in the background; dropping that of
+/// [`lost`](Self::lost) changes nothing.
+///
 /// # Examples
 ///
 /// ```no_run
@@ -92,17 +107,15 @@ where
     }
 
     async fn lock(&self) -> Result<L::Guard, Error> {
-        self.acquire(crate::lock::Wait::Forever)
-            .await?
-            .ok_or(Error::Closed)
+        self.acquire(Wait::Forever).await?.ok_or(Error::Closed)
     }
 
     fn try_lock(&self) -> impl Future<Output = Result<Option<L::Guard>, Error>> + Send {
-        self.acquire(crate::lock::Wait::Never(None))
+        self.acquire(Wait::Never(None))
     }
 
     async fn try_lock_for(&self, wait: Duration) -> Result<Option<L::Guard>, Error> {
-        self.acquire(crate::lock::Wait::of(wait)).await
+        self.acquire(Wait::of(wait)).await
     }
 }
 

@@ -188,16 +188,6 @@ impl Lockable for MultiLock {
     }
 
     #[cfg(feature = "blocking")]
-    fn leased(&self, lease: Duration) -> Self {
-        self.lease(lease)
-    }
-
-    #[cfg(feature = "blocking")]
-    fn with_owner(&self, owner: &Owner) -> Self {
-        self.owned_by(owner)
-    }
-
-    #[cfg(feature = "blocking")]
     fn of_this_thread(&self) -> Self {
         self.with(Lock::of_this_thread)
     }

@@ -337,16 +337,6 @@ impl Lockable for RedLock {
     }
 
     #[cfg(feature = "blocking")]
-    fn leased(&self, lease: Duration) -> Self {
-        self.lease(lease)
-    }
-
-    #[cfg(feature = "blocking")]
-    fn with_owner(&self, owner: &Owner) -> Self {
-        self.owned_by(owner)
-    }
-
-    #[cfg(feature = "blocking")]
     fn of_this_thread(&self) -> Self {
         match &self.owner {
             Some(_) => self.clone(),

@@ -11,7 +11,7 @@ use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;
-use crate::lock::verbs::{Held, Lockable, settled};
+use crate::lock::verbs::{Adjustable, Held, settled};
 use crate::names::owner::Owner;
 
 /// A lock whose calls wait on the calling thread: [`Lock`](super::Lock), [`MultiLock`](super::MultiLock) and
@@ -50,7 +50,7 @@ impl<L> Blocking<L> {
     }
 }
 
-impl<L: Lockable> Blocking<L> {
+impl<L: Adjustable> Blocking<L> {
     /// Returns this lock with a fixed lease; see the async [`lease`](crate::Lock::lease).
     #[must_use]
     pub fn lease(&self, lease: Duration) -> Self {
@@ -158,11 +158,11 @@ impl<L: Lockable> Blocking<L> {
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # fn bill_somebody() {}
+    /// # fn bill_the_next() {}
     /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
     /// client.lock("billing:leader").lead(|held| {
     ///     while held.lost_within(Duration::from_secs(1))?.is_none() {
-    ///         bill_somebody();
+    ///         bill_the_next();
     ///     }
     ///     Ok(())
     /// })
@@ -366,7 +366,7 @@ pub trait HeldLock: Send + Sync + 'static {
 
 impl<L> DistributedLock for Blocking<L>
 where
-    L: Lockable + Send + Sync + 'static,
+    L: Adjustable + Send + Sync + 'static,
     L::Guard: Send + Sync + 'static,
 {
     type Guard = BlockingGuard<L::Guard>;

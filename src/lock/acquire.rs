@@ -47,16 +47,6 @@ impl<K> Lockable for Lock<K> {
     }
 
     #[cfg(feature = "blocking")]
-    fn leased(&self, lease: Duration) -> Self {
-        self.lease(lease)
-    }
-
-    #[cfg(feature = "blocking")]
-    fn with_owner(&self, owner: &Owner) -> Self {
-        self.owned_by(owner)
-    }
-
-    #[cfg(feature = "blocking")]
     fn of_this_thread(&self) -> Self {
         match &self.owner {
             Some(_) => self.clone(),
@@ -228,10 +218,7 @@ async fn acquire(
             Some(Next::Attempt(permit)) => permit,
             Some(Next::Granted(permit, sent_at)) => {
                 let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
-                let Some(taken) = taken else {
-                    context.answered(entry);
-                    continue;
-                };
+                let Some(taken) = taken else { continue };
                 return Ok(TryLock::Acquired(taken));
             }
             None => return context.not_in_time(request, Some(waiter)),
@@ -473,9 +460,6 @@ impl AcquirePermit {
         context.taken(&self.permit, sent_at);
         let sent_at = self.entry.shared().clock.time(sent_at);
         let taken = self.taken(sent_at, token, step)?;
-        if taken.is_none() {
-            context.answered(&self.entry);
-        }
         Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken))
     }
 

@@ -32,15 +32,16 @@ pub trait Lockable: Sized {
         wait: Wait,
     ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
 
-    #[cfg(feature = "blocking")]
-    fn leased(&self, lease: Duration) -> Self;
-
-    #[cfg(feature = "blocking")]
-    fn with_owner(&self, owner: &Owner) -> Self;
-
     /// The same lock with the owner that it was given, or else the calling thread's.
     #[cfg(feature = "blocking")]
     fn of_this_thread(&self) -> Self;
+}
+
+/// The settings that every lock has, by the methods of each.
+#[cfg(feature = "blocking")]
+pub trait Adjustable: Lockable {
+    fn leased(&self, lease: Duration) -> Self;
+    fn with_owner(&self, owner: &Owner) -> Self;
 }
 
 /// The guard of such a lock.
@@ -178,6 +179,17 @@ macro_rules! verbs {
         $(#[$about_try_lock:meta])* try_lock;
         $(#[$about_try_lock_for:meta])* try_lock_for;
     ) => {
+        #[cfg(feature = "blocking")]
+        impl<$($k)?> $crate::lock::verbs::Adjustable for $lock {
+            fn leased(&self, lease: Duration) -> Self {
+                self.lease(lease)
+            }
+
+            fn with_owner(&self, owner: &Owner) -> Self {
+                self.owned_by(owner)
+            }
+        }
+
         impl<$($k)?> $lock {
             $(#[$about_lock])*
             ///

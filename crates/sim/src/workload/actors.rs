@@ -427,7 +427,7 @@ pub async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
                 left -= 1;
                 match future.as_mut().poll(context) {
                     Poll::Ready(output) => Poll::Ready(Some(output)),
-                    // The last poll: nobody comes again.
+                    // The last poll: the call is not polled again.
                     Poll::Pending if left == 0 => Poll::Ready(None),
                     Poll::Pending => Poll::Pending,
                 }
