@@ -16,21 +16,160 @@ use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
 use crate::kind::LockKind;
 use crate::names::wire::{Announce, LockName};
-use crate::redis::node::fence;
 
-/// A permission, and a command that needs it.
+/// Which clients and locks need a permission.
+type When = fn(&CheckContext<'_>) -> bool;
+
+const ALWAYS: When = |_| true;
+const STRING: When = |context| context.lock.kind() == LockKind::String;
+const HASH: When = |context| !STRING(context);
+/// Both parts need all, because a writer may read too.
+const FACES: When = |context| context.lock.kind().has_faces();
+const FENCED: When = |context| context.lock.kind().has_token();
+const FAIR: When = |context| context.lock.kind().has_queue();
+const UNFAIR: When = |context| HASH(context) && !FAIR(context);
+const CLASSIC: When = |context| context.announce.is_some_and(Announce::hears_classic);
+const SHARDED: When = |context| context.announce.is_some_and(Announce::hears_sharded);
+const AUTO: When = |context| context.announce == Some(Announce::Auto);
+const FENCE: When = |context| context.settings.fence;
+const TRACKING: When = |context| context.settings.tracking;
+const NAMED: When = |context| context.settings.client_name.is_some();
+const DATABASE: When = |context| context.settings.database().is_some();
+const REPLICAS: When = |context| context.asks_replicas;
+const SENTINEL: When = |context| matches!(context.kind, Kind::Sentinel(..));
+const CLUSTER: When = |context| matches!(context.kind, Kind::Cluster(_));
+
+/// Who needs which permission, and a command that needs it. They are asked for in this order.
+///
+/// What is in braces depends on the lock and the client: see [`CheckContext::word`]. The `x` stands where a number has to:
+/// it is refused after the permissions, and before anything changes.
+const PERMISSIONS: &[(When, &str, &str)] = &[
+    (ALWAYS, "+evalsha", "EVALSHA {sha} 1 {lock}"),
+    (ALWAYS, "+eval", "EVAL {source} 1 {lock}"),
+    (ALWAYS, "+exists", "EXISTS {lock}"),
+    (ALWAYS, "+pttl", "PTTL {lock}"),
+    (ALWAYS, "+pexpire", "PEXPIRE {lock} x"),
+    // On the lock it would have an effect.
+    (ALWAYS, "+del", "DEL {absent}"),
+    (ALWAYS, "+time", "TIME"),
+    (ALWAYS, "+ping", "PING"),
+    (ALWAYS, "+client|id", "CLIENT ID"),
+    (ALWAYS, "+info", "INFO SERVER"),
+    (STRING, "+get", "GET {lock}"),
+    (STRING, "+set", "SET {lock} x PX x"),
+    (HASH, "+hget", "HGET {lock} {absent}"),
+    (HASH, "+hincrby", "HINCRBY {lock} {absent} x"),
+    (HASH, "+hlen", "HLEN {lock}"),
+    (HASH, "+hkeys", "HKEYS {lock}"),
+    (HASH, "+hexists", "HEXISTS {lock} {absent}"),
+    // A fair lock is not handed over.
+    (UNFAIR, "+hdel", "HDEL {lock} {absent}"),
+    // A field without a value is refused after the permissions, and before anything changes.
+    (FACES, "+hset", "HSET {lock} {absent} x {absent}"),
+    (FACES, "+hgetall", "HGETALL {lock}"),
+    (FACES, "+set", "SET {read} x PX x"),
+    (FENCED, "+get", "GET {token}"),
+    (FENCED, "+incr", "EVAL {raises} 2 {lock} {token}"),
+    (FENCED, "+persist", "PERSIST {token}"),
+    (FAIR, "+lindex", "LINDEX {queue} x"),
+    (FAIR, "+lpos", "LPOS {queue} {absent}"),
+    (FAIR, "+lrange", "LRANGE {queue} x x"),
+    (FAIR, "+lrem", "LREM {queue} x {absent}"),
+    (FAIR, "+persist", "PERSIST {queue}"),
+    (FAIR, "+rpush", "EVAL {appends} 1 {queue} {absent}"),
+    (FAIR, "+zscore", "ZSCORE {places} {absent}"),
+    (FAIR, "+zrange", "ZRANGE {places} x x"),
+    (FAIR, "+zadd", "ZADD {places} x {absent}"),
+    (FAIR, "+zrem", "ZREM {places} {absent}"),
+    (CLASSIC, "+publish", "PUBLISH {absent} 0"),
+    (SHARDED, "+spublish", "SPUBLISH {absent} 0"),
+    (SHARDED, "+pubsub|shardnumsub", "PUBSUB SHARDNUMSUB"),
+    (AUTO, "+pubsub|numsub", "PUBSUB NUMSUB {absent}"),
+    (FENCE, "+client|info", "CLIENT INFO"),
+    // No client has this address.
+    (FENCE, "+client|kill", "CLIENT KILL ID 1 ADDR 0.0.0.0:0"),
+    (TRACKING, "+client|tracking", "CLIENT TRACKING OFF"),
+    (NAMED, "+client|setname", "CLIENT SETNAME {name}"),
+    (DATABASE, "+select", "SELECT {database}"),
+    // No replica has to have anything.
+    (REPLICAS, "+wait", "WAIT 0 0"),
+    (SENTINEL, "+role", "ROLE"),
+    (CLUSTER, "+cluster|info", "CLUSTER INFO"),
+    (CLUSTER, "+cluster|slots", "CLUSTER SLOTS"),
+    (CLUSTER, "+cluster|myid", "CLUSTER MYID"),
+    // It changes what the next command means: there is none.
+    (CLUSTER, "+asking", "ASKING"),
+];
+
+/// What decides which permissions are needed, and what the commands are about.
+struct CheckContext<'a> {
+    lock: &'a LockName,
+    /// The name of no key, field or channel.
+    absent: &'a Arc<str>,
+    /// It changes nothing.
+    script: &'static ServerScript,
+    settings: &'a Settings,
+    kind: &'a Kind,
+    /// `None`: releases of the lock are not announced.
+    announce: Option<Announce>,
+    asks_replicas: bool,
+}
+
+/// A row of the table, for one lock and client.
 struct Question {
     permission: &'static str,
     name: &'static str,
     args: Vec<Arg>,
+    /// The permission for the key that the command is about, if that is one of the lock's.
+    key: Option<String>,
 }
 
-fn needs(permission: &'static str, name: &'static str, args: impl Into<Vec<Arg>>) -> Question {
-    let args = args.into();
-    Question {
-        permission,
-        name,
-        args,
+impl CheckContext<'_> {
+    fn questions(&self) -> Vec<Question> {
+        let needed = PERMISSIONS.iter().filter(|(when, ..)| when(self));
+        let questions = needed.filter_map(|&(_, permission, command)| {
+            let mut words = command.split(' ');
+            Some(Question {
+                permission,
+                name: words.next()?,
+                args: words.map(|word| self.word(word)).collect::<Option<_>>()?,
+                key: command.rsplit(' ').find_map(|word| self.key_rule(word)),
+            })
+        });
+        questions.collect()
+    }
+
+    fn word(&self, word: &'static str) -> Option<Arg> {
+        Some(match word {
+            "{absent}" => text(self.absent),
+            "{read}" => Arg::Text(self.lock.first_read_of(self.absent)),
+            "{sha}" => self.script.sha_word(),
+            "{source}" => self.script.source_word(),
+            "{raises}" => Arg::Fixed(RAISES),
+            "{appends}" => Arg::Fixed(APPENDS),
+            "{name}" => text(self.settings.client_name.as_ref()?),
+            "{database}" => Arg::Number(self.settings.database()?.into()),
+            word if word.starts_with('{') => text(self.key(word)?),
+            word => word.parse().map_or(Arg::Fixed(word), Arg::Number),
+        })
+    }
+
+    fn key(&self, word: &str) -> Option<&Arc<str>> {
+        match word {
+            "{lock}" => Some(self.lock.key()),
+            "{token}" => self.lock.token(),
+            "{queue}" => self.lock.queue().map(|[queue, _]| queue),
+            "{places}" => self.lock.queue().map(|[_, places]| places),
+            _ => None,
+        }
+    }
+
+    fn key_rule(&self, word: &str) -> Option<String> {
+        match word {
+            // A key for each of the owner's holds.
+            "{read}" => Some(self.lock.all_reads()),
+            word => self.key(word).map(|key| format!("~{}", pattern_of(key))),
+        }
     }
 }
 
@@ -45,200 +184,39 @@ impl Redis {
         asks_replicas: bool,
     ) -> Result<Vec<String>, Error> {
         let settings = self.route(lock.key()).settings_for(Operation::Inspecting)?;
-        let announce = Some(self.announce()).filter(|_| lock.kind().announces());
-        let classic = announce.is_some_and(Announce::hears_classic);
-        let sharded = announce.is_some_and(Announce::hears_sharded);
-        let mut questions = for_every_lock(script, lock, absent);
-        if classic {
-            questions.push(needs(
-                "+publish",
-                "PUBLISH",
-                [text(absent), Arg::Fixed("0")],
-            ));
-        }
-        if sharded {
-            let (numsub, shards) = (Arg::Fixed("NUMSUB"), Arg::Fixed("SHARDNUMSUB"));
-            questions.push(needs(
-                "+spublish",
-                "SPUBLISH",
-                [text(absent), Arg::Fixed("0")],
-            ));
-            questions.push(needs("+pubsub|shardnumsub", "PUBSUB", [shards]));
-            if announce == Some(Announce::Auto) {
-                questions.push(needs("+pubsub|numsub", "PUBSUB", [numsub, text(absent)]));
-            }
-        }
-        questions.extend(self.besides(&settings, asks_replicas));
+        let context = CheckContext {
+            lock,
+            absent,
+            script,
+            settings: &settings,
+            kind: &self.map.settings.kind,
+            announce: Some(self.announce()).filter(|_| lock.kind().announces()),
+            asks_replicas,
+        };
         let mut asked = Asked {
             settings: settings.for_questions(),
             lock,
-            channel: heard(lock, absent),
+            channel: match FAIR(&context) {
+                true => lock.channel_of(absent),
+                false => Arc::clone(lock.channel()),
+            },
             commands: Vec::new(),
             keys: Vec::new(),
-            are_reads_missing: false,
             is_channel_missing: false,
         };
-        asked.commands(questions).await?;
-        let channel = || vec![heard(lock, absent)];
-        if classic {
-            let unsubscribe = Change::Unsubscribe(channel());
+        asked.commands(context.questions()).await?;
+        if CLASSIC(&context) {
+            let channel = vec![Arc::clone(&asked.channel)];
+            let unsubscribe = Change::Unsubscribe(channel.clone());
             asked.change("+unsubscribe", unsubscribe).await?;
-            asked
-                .change("+subscribe", Change::Subscribe(channel()))
-                .await?;
+            let subscribe = Change::Subscribe(channel);
+            asked.change("+subscribe", subscribe).await?;
         }
-        if sharded {
+        if SHARDED(&context) {
             asked.sharded_channel().await?;
         }
         Ok(asked.missing())
     }
-
-    /// What not every client sends.
-    fn besides(&self, settings: &Settings, asks_replicas: bool) -> Vec<Question> {
-        let mut questions = Vec::new();
-        if settings.fence {
-            let fence = fence::without_effect();
-            questions.extend(fence.map(|(permission, args)| needs(permission, "CLIENT", args)));
-        }
-        if settings.tracking {
-            let words = [Arg::Fixed("TRACKING"), Arg::Fixed("OFF")];
-            questions.push(needs("+client|tracking", "CLIENT", words));
-        }
-        if let Some(name) = &settings.client_name {
-            let words = [Arg::Fixed("SETNAME"), text(name)];
-            questions.push(needs("+client|setname", "CLIENT", words));
-        }
-        if let Some(number) = settings.database() {
-            questions.push(needs("+select", "SELECT", [Arg::Number(number.into())]));
-        }
-        if asks_replicas {
-            // None has to have anything.
-            questions.push(needs("+wait", "WAIT", [Arg::Number(0), Arg::Number(0)]));
-        }
-        match &self.map.settings.kind {
-            Kind::Server => {}
-            Kind::Sentinel(..) => questions.push(needs("+role", "ROLE", [])),
-            Kind::Cluster(_) => questions.extend([
-                needs("+cluster|info", "CLUSTER", [Arg::Fixed("INFO")]),
-                needs("+cluster|slots", "CLUSTER", [Arg::Fixed("SLOTS")]),
-                needs("+cluster|myid", "CLUSTER", [Arg::Fixed("MYID")]),
-                // It changes what the next command means: there is none.
-                needs("+asking", "ASKING", []),
-            ]),
-        }
-        questions
-    }
-}
-
-/// What the scripts of the lock's kind call, what runs them, and what each connection sends.
-fn for_every_lock(
-    script: &'static ServerScript,
-    lock: &LockName,
-    absent: &Arc<str>,
-) -> Vec<Question> {
-    let key = || text(lock.key());
-    let field = || [key(), text(absent)];
-    let number = || Arg::Fixed("x");
-    // What is no number is refused after the permissions, and before anything changes.
-    let by_kind = match lock.kind() {
-        LockKind::String => vec![
-            needs("+get", "GET", [key()]),
-            needs("+set", "SET", [key(), number(), Arg::Fixed("PX"), number()]),
-        ],
-        LockKind::Read | LockKind::Write => for_its_faces(lock, absent),
-        LockKind::Plain | LockKind::Spin | LockKind::Fenced | LockKind::Fair => {
-            let mut needed = vec![
-                needs("+hget", "HGET", field()),
-                needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
-                needs("+hlen", "HLEN", [key()]),
-                needs("+hkeys", "HKEYS", [key()]),
-                needs("+hexists", "HEXISTS", field()),
-            ];
-            // It is not handed over.
-            if !lock.kind().has_queue() {
-                needed.push(needs("+hdel", "HDEL", field()));
-            }
-            if let Some(token) = lock.token() {
-                needed.extend([
-                    needs("+get", "GET", [text(token)]),
-                    needs(
-                        "+incr",
-                        "EVAL",
-                        [Arg::Fixed(RAISES), Arg::Number(2), key(), text(token)],
-                    ),
-                    needs("+persist", "PERSIST", [text(token)]),
-                ]);
-            }
-            needed.extend(for_its_queue(lock, absent));
-            needed
-        }
-    };
-    let of_all = [
-        needs(
-            "+evalsha",
-            "EVALSHA",
-            [script.sha_word(), Arg::Number(1), key()],
-        ),
-        needs(
-            "+eval",
-            "EVAL",
-            [script.source_word(), Arg::Number(1), key()],
-        ),
-        needs("+exists", "EXISTS", [key()]),
-        needs("+pttl", "PTTL", [key()]),
-        needs("+pexpire", "PEXPIRE", [key(), number()]),
-        // On the lock it would have an effect.
-        needs("+del", "DEL", [text(absent)]),
-        needs("+time", "TIME", []),
-        needs("+ping", "PING", []),
-        needs("+client|id", "CLIENT", [Arg::Fixed("ID")]),
-        needs("+info", "INFO", [Arg::Fixed("SERVER")]),
-    ];
-    of_all.into_iter().chain(by_kind).collect()
-}
-
-/// What the scripts of read-write locks call: for both parts, because a writer may read too.
-fn for_its_faces(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
-    let key = || text(lock.key());
-    let field = || [key(), text(absent)];
-    let number = || Arg::Fixed("x");
-    let first_read = lock.first_read_of(absent);
-    let set = [Arg::Text(first_read), number(), Arg::Fixed("PX"), number()];
-    // An odd number of words is refused after the permissions, and before anything changes.
-    let fields = [key(), text(absent), number(), text(absent)];
-    vec![
-        needs("+hget", "HGET", field()),
-        needs("+hset", "HSET", fields),
-        needs("+hdel", "HDEL", field()),
-        needs("+hgetall", "HGETALL", [key()]),
-        needs("+hincrby", "HINCRBY", [key(), text(absent), number()]),
-        needs("+hlen", "HLEN", [key()]),
-        needs("+hkeys", "HKEYS", [key()]),
-        needs("+hexists", "HEXISTS", field()),
-        needs("+set", "SET", set),
-    ]
-}
-
-/// What only the scripts of fair locks call.
-fn for_its_queue(lock: &LockName, absent: &Arc<str>) -> Vec<Question> {
-    let Some([queue, places]) = lock.queue() else {
-        return Vec::new();
-    };
-    let (queue, places, owner) = (|| text(queue), || text(places), || text(absent));
-    let number = || Arg::Fixed("x");
-    let appends = [Arg::Fixed(APPENDS), Arg::Number(1), queue(), owner()];
-    vec![
-        needs("+lindex", "LINDEX", [queue(), number()]),
-        needs("+lpos", "LPOS", [queue(), owner()]),
-        needs("+lrange", "LRANGE", [queue(), number(), number()]),
-        needs("+lrem", "LREM", [queue(), number(), owner()]),
-        needs("+persist", "PERSIST", [queue()]),
-        needs("+rpush", "EVAL", appends),
-        needs("+zscore", "ZSCORE", [places(), owner()]),
-        needs("+zrange", "ZRANGE", [places(), number(), number()]),
-        needs("+zadd", "ZADD", [places(), number(), owner()]),
-        needs("+zrem", "ZREM", [places(), owner()]),
-    ]
 }
 
 /// INCR in a form without an effect on a holder: on the lock while it is held, which is of another type. The number of
@@ -273,14 +251,6 @@ const OUTSIDE_OF_SCRIPTS: [&str; 10] = [
 /// The permissions that are asked for by a script.
 const BY_SCRIPT: [&str; 2] = ["+incr", "+rpush"];
 
-/// The channel on which an owner hears of this lock.
-fn heard(lock: &LockName, owner: &Arc<str>) -> Arc<str> {
-    match lock.kind().has_queue() {
-        true => lock.channel_of(owner),
-        false => Arc::clone(lock.channel()),
-    }
-}
-
 fn text(text: &Arc<str>) -> Arg {
     Arg::Text(Arc::clone(text))
 }
@@ -289,11 +259,10 @@ fn text(text: &Arc<str>) -> Arg {
 struct Asked<'a> {
     settings: Settings,
     lock: &'a LockName,
+    /// On which an owner hears of the lock.
     channel: Arc<str>,
     commands: Vec<&'static str>,
-    keys: Vec<Arc<str>>,
-    /// Those that cover the read holds of a read-write lock.
-    are_reads_missing: bool,
+    keys: Vec<String>,
     is_channel_missing: bool,
 }
 
@@ -305,7 +274,7 @@ impl Asked<'_> {
         let send = |question: &Question| connection.command(question.name, &question.args, timeout);
         let answers = all(questions.iter().map(send).collect()).await;
         for (question, answer) in questions.iter().zip(answers) {
-            self.note(question.permission, answer)?;
+            self.note(question.permission, question.key.as_ref(), answer)?;
         }
         self.in_a_script(&questions).await
     }
@@ -361,11 +330,11 @@ impl Asked<'_> {
         let timeout = self.settings.command_timeout;
         let (connection, _task) = self.open_channels().await?;
         for answer in connection.subscribe_sharded(&channels, timeout).await {
-            self.note("+ssubscribe", answer.map(Reply::Number))?;
+            self.note("+ssubscribe", None, answer.map(Reply::Number))?;
         }
         let (connection, _task) = self.open().await?;
         let unsubscribe = connection.command("SUNSUBSCRIBE", &channels.map(Arg::Text), timeout);
-        self.note("+sunsubscribe", unsubscribe.await)
+        self.note("+sunsubscribe", None, unsubscribe.await)
     }
 
     async fn open(&self) -> Result<(Connection, Task), Error> {
@@ -387,13 +356,15 @@ impl Asked<'_> {
         let ping = RefusalKind::NoPermission(Denied::Command("+ping".to_owned()));
         match answer {
             Err(ConnectionError::Refused(refusal)) if refusal.kind == ping => Ok(()),
-            answer => self.note(permission, answer),
+            answer => self.note(permission, None, answer),
         }
     }
 
+    /// `key` is the permission for the key that was named.
     fn note(
         &mut self,
         permission: &'static str,
+        key: Option<&String>,
         answer: Result<Reply, ConnectionError>,
     ) -> Result<(), Error> {
         let refusal = match answer {
@@ -415,36 +386,16 @@ impl Asked<'_> {
             _ => return Ok(()),
         };
         match (denied, permission) {
-            // Not those of the lock.
-            (Denied::Key, "+del") | (Denied::Channel, "+publish" | "+spublish") => {}
-            (Denied::Key, permission) => self.note_key(permission),
+            // Not that of the lock.
+            (Denied::Channel, "+publish" | "+spublish") => {}
             (Denied::Channel, _) => self.is_channel_missing = true,
+            (Denied::Key, _) => {
+                let key = key.filter(|key| !self.keys.contains(key));
+                self.keys.extend(key.cloned());
+            }
             (_, permission) => self.note_command(permission),
         }
         Ok(())
-    }
-
-    /// The key that the command with this permission is about.
-    fn note_key(&mut self, permission: &str) {
-        if permission == "+set" && self.lock.kind().has_faces() {
-            self.are_reads_missing = true;
-            return;
-        }
-        let [queue, places] = match self.lock.queue() {
-            Some([queue, places]) => [Some(queue), Some(places)],
-            None => [None; 2],
-        };
-        let other = match permission {
-            "+get" | "+incr" => self.lock.token(),
-            "+persist" => self.lock.token().or(queue),
-            "+lindex" | "+lpos" | "+lrange" | "+lrem" | "+rpush" => queue,
-            "+zscore" | "+zrange" | "+zadd" | "+zrem" => places,
-            _ => None,
-        };
-        let key = other.unwrap_or_else(|| self.lock.key());
-        if !self.keys.contains(key) {
-            self.keys.push(Arc::clone(key));
-        }
     }
 
     fn failed(&self, problem: ConnectionError) -> Error {
@@ -452,13 +403,11 @@ impl Asked<'_> {
     }
 
     fn missing(self) -> Vec<String> {
-        let keys = self.keys.iter().map(|key| format!("~{}", pattern_of(key)));
-        let reads = self.are_reads_missing.then(|| self.lock.all_reads());
         let channel = self
             .is_channel_missing
             .then(|| missing_channel(self.lock.channel(), self.lock.kind().has_queue()));
         let commands = self.commands.iter().map(|&command| command.to_owned());
-        commands.chain(keys).chain(reads).chain(channel).collect()
+        commands.chain(self.keys).chain(channel).collect()
     }
 }
 
@@ -485,12 +434,10 @@ async fn all<T>(mut waiting: Vec<BoxFuture<'static, T>>) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::time::Duration;
 
     use super::*;
     use crate::script::{ALL, commands, of_kind};
-
-    /// `PUBLISH` and what comes with sharded channels are asked by the kind of channels.
-    const BY_CHANNELS: [&str; 3] = ["+publish", "+spublish", "+pubsub"];
 
     /// Only guarded writes with an id need it.
     const OF_IDS: (&str, &str) = ("guarded", "+set");
@@ -498,13 +445,28 @@ mod tests {
     #[test]
     fn every_command_of_every_script_is_asked_for() {
         let mut compared = BTreeSet::new();
+        let settings = Settings::from_url("redis://localhost/1", None, Duration::ZERO, true);
+        let settings = settings.expect("an address").with_client_name(Some("a"));
         for kind in LockKind::ALL {
             let lock = LockName::new(kind, "", "a").expect("a name");
             let scripts = of_kind(kind);
-            let questions = for_every_lock(scripts[0], &lock, &"absent".into());
+            let context = CheckContext {
+                lock: &lock,
+                absent: &"absent".into(),
+                script: scripts[0],
+                settings: &settings,
+                kind: &Kind::Cluster(Vec::new()),
+                announce: Some(Announce::Auto),
+                asks_replicas: true,
+            };
+            let questions = context.questions();
+            let needed = PERMISSIONS.iter().filter(|(when, ..)| when(&context));
+            assert_eq!(questions.len(), needed.count(), "{kind}: a word is unknown");
             let asked = |command: &str| {
-                let mut questions = questions.iter();
-                questions.any(|question| question.permission == command)
+                let of = |question: &Question| question.permission.split('|').next();
+                questions
+                    .iter()
+                    .any(|question| of(question) == Some(command))
             };
             // A lock with a queue or with readers is not handed over.
             let is_passed = !kind.has_queue() && !kind.has_faces();
@@ -512,10 +474,9 @@ mod tests {
             for script in scripts.into_iter().filter(is_used) {
                 for command in commands(script.source) {
                     let command = command.as_str();
-                    let elsewhere =
-                        BY_CHANNELS.contains(&command) || (script.name, command) == OF_IDS;
                     let name = script.name;
-                    assert!(elsewhere || asked(command), "{kind}: {command} of {name}");
+                    let is_of_ids = (name, command) == OF_IDS;
+                    assert!(is_of_ids || asked(command), "{kind}: {command} of {name}");
                 }
                 compared.insert(script.name);
             }

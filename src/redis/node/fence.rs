@@ -151,14 +151,6 @@ fn kill_words(who: &Identity) -> Vec<Arg> {
     ]
 }
 
-/// The fence's commands, with the permission for each, in a form without effect.
-pub(in crate::redis) fn without_effect() -> [(&'static str, Vec<Arg>); 2] {
-    [
-        ("+client|info", vec![Arg::Fixed("INFO")]),
-        ("+client|kill", kill_words(&Identity::unknown())),
-    ]
-}
-
 /// The identity of this connection at the server; `None` if the server does not report it.
 pub(in crate::redis) async fn identify(
     connection: &Connection,
