@@ -307,7 +307,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The same error for one more of the callers that it concerns.
+    /// A copy for one more of the callers that it concerns.
     pub(crate) fn for_another_caller(&self, while_doing: Operation) -> Self {
         let again = |source: &Source| -> Source {
             match cause::cause(source) {
@@ -440,7 +440,7 @@ impl Error {
         }
     }
 
-    /// The same error of one of several locks that are taken together, with its name.
+    /// Adds the name of the lock, one of several that are taken together.
     pub(crate) fn about(mut self, lock: &Arc<str>) -> Self {
         if let Self::NoAnswer { source, .. }
         | Self::Refused { source, .. }
@@ -454,7 +454,7 @@ impl Error {
         self
     }
 
-    /// The same error of a sentinel.
+    /// Marks the error as that of a sentinel.
     pub(crate) fn at_sentinel(mut self) -> Self {
         if let Self::Auth { source } = &mut self
             && let Some(cause) = source.downcast_mut::<Cause>()

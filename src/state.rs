@@ -1,9 +1,12 @@
 //! What a client remembers: an entry for each lock, and what all of them share.
 
+pub(crate) mod bounds;
 pub(crate) mod client_handle;
 pub(crate) mod driven;
 #[cfg(feature = "test-util")]
 pub(crate) mod effects_hook;
 pub(crate) mod entry;
+pub(crate) mod hold_status;
 pub(crate) mod measure;
 pub(crate) mod shared;
+pub(crate) mod tally;

@@ -16,10 +16,11 @@ use crate::lock::release::release_job;
 use crate::lock::renewal;
 use crate::names::wire::Announce;
 use crate::redis::{Credentials, Redis, Settings, SyncReplicas, Tls};
+use crate::state::bounds::{check_lease, check_replicas, check_timeouts};
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Locks;
 use crate::state::measure;
-use crate::state::shared::{Config, Shared, check_lease, check_replicas, check_timeouts};
+use crate::state::shared::{Config, Shared};
 
 /// Settings of a client. The defaults suit most uses.
 ///

@@ -19,7 +19,7 @@ use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
 use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
-use crate::state::shared::LEASE_MAX;
+use crate::state::bounds::LEASE_MAX;
 
 use ballot::{Round, RoundOutcome};
 pub use guard::{RedGuard, RedHold, RedLost};
@@ -289,7 +289,7 @@ impl RedLock {
         Owner::of_scope(|owner| self.members.iter().any(|lock| lock.knows(owner)))
     }
 
-    /// The same client whatever the order of the members, so that a caller is the same owner of each such lock.
+    /// Independent of the order of the members, so that a caller is the same owner of each such lock.
     fn first_client_id(&self) -> &str {
         let ids = self.members.iter().map(Lock::client_id);
         ids.min().unwrap_or_else(|| self.home().client_id())

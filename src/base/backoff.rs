@@ -41,7 +41,7 @@ impl Backoff {
         }
     }
 
-    /// The same for a caller that has waited for long beside others: up to 8 milliseconds.
+    /// Pauses of a caller that has waited for long beside others: up to 8 milliseconds.
     pub(crate) fn short(scattered: bool) -> Self {
         Self {
             longest: Duration::from_millis(8),

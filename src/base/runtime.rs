@@ -44,7 +44,7 @@ impl Runtime {
         self.handle.spawn(self.bound(task));
     }
 
-    /// The same, for a task that is awaited at shutdown.
+    /// Spawns a task that is awaited at shutdown.
     pub(crate) fn spawn_tracked(
         &self,
         tasks: &TaskTracker,

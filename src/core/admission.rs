@@ -158,7 +158,7 @@ impl LockCore {
         admission
     }
 
-    /// The same where the server has the queue. `reconnects`: how often a connection to the lock's server was replaced
+    /// Admits a call where the server has the queue. `reconnects`: how often a connection to the lock's server was replaced
     /// without a fence, read before the field was chosen. A place under a field that is older than the latest is given up.
     pub fn admit_to_place(
         &mut self,

@@ -105,7 +105,7 @@ impl OwnerState {
         matches!(self.tenure.place, QueueSlot::None | QueueSlot::Unknown)
     }
 
-    /// The same, and no call wants it any more.
+    /// Whether its place is to be given up: it is stale, or no call wants it.
     pub(super) fn leaves(&self, cx: &Context<'_>) -> bool {
         self.tenure.place == QueueSlot::Stale || self.has_place() && !cx.queues
     }
@@ -500,7 +500,7 @@ impl OwnerState {
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.
     Applied,
-    /// The same as far as is known, and it is too late for it, or no call wants it any more.
+    /// The count that the acquire went to, as far as is known; but it is too late for the hold, or no call wants it.
     Unwanted,
     /// It is what it was before. The owner has a place in the server's queue if it was to have one.
     Busy,

@@ -47,7 +47,7 @@ impl OwnerKey {
         Self { thread, face }
     }
 
-    /// The same owner with its other face, if it has two.
+    /// This owner with its other face, if it has two.
     pub(super) const fn other_face(self) -> Option<Self> {
         match self.face {
             Face::Only => None,

@@ -206,7 +206,7 @@ pub(super) fn lock(source: &Source) -> Option<&str> {
     cause(source)?.lock.as_deref()
 }
 
-/// The same source, about this lock.
+/// Adds the lock that the error is about.
 pub(super) fn about(source: Source, lock: &Arc<str>) -> Source {
     let known = match source.downcast::<Cause>() {
         Ok(cause) => *cause,

@@ -19,9 +19,10 @@ use crate::names::try_lock::TryLock;
 use crate::names::wire::LockName;
 use crate::redis::{Call, Still};
 use crate::script::{self, Acquired, CallError, QueuePlace};
+use crate::state::bounds::check_lease;
 use crate::state::entry::Entry;
+use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
-use crate::state::shared::{Taken, check_lease};
 
 use super::context::{AcquireContext, Request};
 use super::guard::LockGuard;

@@ -20,8 +20,8 @@ use crate::lock::hold_handle::{Hold, HoldHandle, HoldState};
 use crate::names::owner::Owner;
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Entry;
+use crate::state::hold_status::Taken;
 use crate::state::measure::{Class, Holding};
-use crate::state::shared::Taken;
 
 /// One hold of a lock. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.

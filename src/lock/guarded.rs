@@ -17,8 +17,8 @@ use crate::error::{Error, Operation, is_of_a_replica};
 use crate::lock::hold_handle::{Hold, HoldHandle};
 use crate::redis::Arg;
 use crate::script::{self, CallError, Guarded, ScriptAnswer};
+use crate::state::bounds::check_keep;
 use crate::state::entry::Entry;
-use crate::state::shared::check_keep;
 
 pub use value::Value;
 

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::names::owner::Owner;
 use crate::state::entry::Entry;
-use crate::state::shared::HoldStatus;
+use crate::state::hold_status::HoldStatus;
 
 /// A hold, from local information: nothing here asks Redis. Guards and handles dereference to it.
 ///

@@ -25,7 +25,7 @@ use crate::redis::{BackgroundClass, Call, Carrier, Route};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer};
 use crate::state::driven::Job;
 use crate::state::entry::{Entry, Outcome};
-use crate::state::shared::HoldStatus;
+use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
 /// A hold as those see it who can end it. Dropped while it is open, it has the hold released in the

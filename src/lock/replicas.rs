@@ -13,7 +13,7 @@ use crate::error::{Error, Operation};
 use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
 use crate::state::entry::Entry;
-use crate::state::shared::check_replicas;
+use crate::state::bounds::check_replicas;
 
 impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1

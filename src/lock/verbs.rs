@@ -32,7 +32,7 @@ pub trait Lockable: Sized {
         wait: Wait,
     ) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
 
-    /// The same lock with the owner that it was given, or else the calling thread's.
+    /// This lock, with the owner that it was given or else that of the calling thread.
     #[cfg(feature = "blocking")]
     fn of_this_thread(&self) -> Self;
 }
@@ -109,7 +109,7 @@ where
     Ok((value, released))
 }
 
-/// The same, and a loss discards the body's value.
+/// Runs a body under a guard and releases it. If the hold is lost, the body's value is discarded.
 pub(crate) async fn section<G, T, E, F, Fut>(guard: G, body: F) -> Result<T, E>
 where
     G: Held,

@@ -17,8 +17,9 @@ use crate::names::try_lock::TryLock;
 use crate::names::wire;
 use crate::redis::SendError;
 use crate::redis::channels::wait::Subscription;
+use crate::state::bounds::LEASE_MAX;
 use crate::state::entry::Entry;
-use crate::state::shared::{LEASE_MAX, Shared};
+use crate::state::shared::Shared;
 
 /// A call that wants the lock; it leaves the queue when it is dropped.
 pub(super) struct Waiter {
@@ -310,7 +311,7 @@ impl Wait {
         }
     }
 
-    /// The same by its end. One that has passed is a wait of zero.
+    /// The wait that ends at this deadline. One that has passed is a wait of zero.
     pub(crate) fn by(deadline: std::time::Instant) -> Self {
         let deadline = Instant::from_std(deadline);
         Self::of(deadline.saturating_duration_since(Instant::now()))

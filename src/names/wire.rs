@@ -29,7 +29,7 @@ struct NotPlain {
     token: Option<Arc<str>>,
     /// The keys of the queue and of the times when its places end, if the kind has them.
     queue: Option<[Arc<str>; 2]>,
-    /// The same name for the other part of a lock that has two.
+    /// The name of the other part, if the lock has two.
     other_face: Option<Box<LockName>>,
 }
 
@@ -92,7 +92,7 @@ impl LockName {
         }
     }
 
-    /// The same name for this part of the lock.
+    /// The name of this part of the lock.
     pub(crate) fn of_face(&self, face: Face) -> &Self {
         let other = self.not_plain.as_deref();
         let other = other.and_then(|not_plain| not_plain.other_face.as_deref());
@@ -145,7 +145,7 @@ impl LockName {
         reads.then(|| self.first_read_of(field))
     }
 
-    /// The same, whichever part of the lock this is about.
+    /// That key, whichever part of the lock this name is of.
     pub(crate) fn first_read_of(&self, field: &str) -> Arc<str> {
         first_read(&self.key, field)
     }
@@ -175,7 +175,7 @@ impl LockName {
         self.channel.get_or_init(|| self.channel_text().into())
     }
 
-    /// The same, for those who need it once.
+    /// Builds the name of that channel without keeping it.
     pub(crate) fn channel_text(&self) -> String {
         channel_of_kind(self.kind(), &self.key)
     }

@@ -100,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// The same, for a caller that waits as long as it wants to: the timeout is that of the write alone. The reply is
+    /// Sends a command whose caller decides how long it waits: `until` bounds the write alone. The reply is
     /// judged when it arrives, whether the caller still waits or not.
     pub(super) fn send(
         &self,

@@ -291,7 +291,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// The same for one server among several: credentials, TLS and the rest are those of all.
+    /// The settings for one server among several: credentials, TLS and the rest are those of all.
     pub(super) fn at(&self, address: &Address, expected: Expected) -> Self {
         let mut settings = self.clone();
         match &mut settings.target {
@@ -332,7 +332,7 @@ impl Settings {
         }
     }
 
-    /// The same without what a user may lack the permission for.
+    /// The settings without the commands at the start of a connection that a user may not be permitted.
     pub(super) fn for_questions(&self) -> Self {
         let settings = self.with_server(|server| server.config.database = None);
         Self {
@@ -350,7 +350,7 @@ impl Settings {
         }
     }
 
-    /// The same for a sentinel: it has no databases, and users of its own.
+    /// The settings for a sentinel: it has no databases, and users of its own.
     pub(super) fn at_sentinel(&self, address: &Address) -> Self {
         let settings = self.at(address, Expected::Nothing).with_server(|server| {
             let config = &mut server.config;
@@ -366,7 +366,7 @@ impl Settings {
         }
     }
 
-    /// The same with another server; what a test has in its place stays.
+    /// The settings with the server changed. A test's transport stays.
     fn with_server(&self, change: impl FnOnce(&mut Server)) -> Self {
         let mut settings = self.clone();
         match &mut settings.target {

@@ -48,7 +48,7 @@ pub(crate) async fn call<T: 'static>(
     call_noting(route, while_doing, retry, &sent, build).await
 }
 
-/// The same, for a caller that must know when its future is dropped whether anything was sent: `sent`
+/// [`call`] for a caller that must know, when its future is dropped, whether anything was sent: `sent`
 /// is set before the first send is handed to the connection. From then on it will be executed, unless the connection
 /// ends before it is written. `build` learns that of the send before: it was certainly not executed.
 ///
@@ -63,7 +63,7 @@ pub(crate) async fn call_noting<T: 'static>(
     Box::pin(call_in_place(route, while_doing, retry, sent, build)).await
 }
 
-/// The same without its own place on the heap, for a job that is there itself.
+/// [`call_noting`] without a box of its own, for a job that is on the heap already.
 pub(crate) async fn call_in_place<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,

@@ -8,8 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::event;
 use crate::core::{Counts, Life, LockCore, LossReason};
+use crate::state::bounds::LEASE_MAX;
 use crate::state::entry::{Entry, Locks};
-use crate::state::shared::{LEASE_MAX, Shared};
+use crate::state::shared::Shared;
 
 /// Clients, locks and guards have one, background tasks do not.
 pub(crate) struct ClientHandle {

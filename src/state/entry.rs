@@ -32,8 +32,8 @@ use crate::error::{Error, Operation};
 use crate::names::wire::LockName;
 use crate::redis::{Route, slot_of};
 use crate::state::driven::{Driven, Job};
+use crate::state::hold_status::HoldStatus;
 use crate::state::measure;
-use crate::state::shared::HoldStatus;
 use crate::state::shared::Shared;
 
 pub(crate) use latest::LatestAnswer;
@@ -229,7 +229,7 @@ impl Entry {
         answer
     }
 
-    /// The same as part of a batch: the caller sets the timers that change, those of all its steps together.
+    /// Runs a step of a batch: the caller sets the timers that change, those of all its steps together.
     pub(crate) fn step_of_batch<T>(
         self: &Arc<Self>,
         timers: &mut Vec<(Arc<Self>, OwnerKey)>,
@@ -377,7 +377,7 @@ impl Entry {
         read(&self.state.lock().core, self.shared().clock.now())
     }
 
-    /// The same, for what does not depend on the time.
+    /// Reads the core where the time does not matter.
     pub(crate) fn peek<T>(&self, peek: impl FnOnce(&LockCore) -> T) -> T {
         peek(&self.state.lock().core)
     }

@@ -19,7 +19,7 @@ mod with_metrics {
     use crate::core::{Ending, Total};
     use crate::kind::LockKind;
     use crate::names::try_lock::TryLock;
-    use crate::state::shared::HoldStatus;
+    use crate::state::hold_status::HoldStatus;
 
     const ACQUIRES: &str = "redisson_lock_acquires_total";
     const WAIT: &str = "redisson_lock_wait_seconds";
@@ -191,7 +191,7 @@ mod without {
     use crate::core::Total;
     use crate::kind::LockKind;
     use crate::names::try_lock::TryLock;
-    use crate::state::shared::HoldStatus;
+    use crate::state::hold_status::HoldStatus;
 
     pub(crate) fn describe() {}
 

@@ -10,8 +10,9 @@ use crate::core::{
 };
 use crate::error::{Error, Operation};
 use crate::script::{self, RenewalKey};
+use crate::state::bounds::check_lease;
 use crate::state::entry::Entry;
-use crate::state::shared::{HoldStatus, check_lease};
+use crate::state::hold_status::HoldStatus;
 
 use super::RenewalCheck;
 

@@ -36,7 +36,7 @@ pub(in crate::redis) struct ExpectedReply {
 pub(in crate::redis) enum Fits {
     /// Those of which this says so.
     Command(fn(&Reply) -> bool),
-    /// The same of a script that was called with this many keys. It may ask for more of them.
+    /// A script that was called with this many keys, of which it may ask for more.
     Script {
         fits: fn(&Reply, usize) -> bool,
         keys: usize,

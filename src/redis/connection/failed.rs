@@ -49,7 +49,7 @@ impl Failed {
         Error::of_connection(Operation::Connecting, "+@connection", cause)
     }
 
-    /// The same, for an error that is made later.
+    /// The cause of that error, which is made later.
     pub(in crate::redis) fn into_cause(mut self, settings: &Settings) -> Box<Cause> {
         let has_answered =
             |problem: &ConnectionError| matches!(problem, ConnectionError::Refused(_));

@@ -279,7 +279,7 @@ pub(super) fn give_back(buffer: &mut BytesMut) {
     }
 }
 
-/// The same for a queue.
+/// Gives back the memory of an empty queue that has grown.
 fn shorten<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > QUEUE_KEPT {
         *queue = VecDeque::new();

@@ -156,7 +156,7 @@ impl Link {
         }
     }
 
-    /// The same at a node that takes over the slot of the keys. By its text: a server that does not know
+    /// Runs the call at a node that is importing the slot of its keys, after ASKING. It sends the source: a server that does not know
     /// the script would use the ASKING up for saying so.
     pub(in crate::redis) async fn run_asking<T: 'static>(
         &self,

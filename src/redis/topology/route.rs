@@ -79,7 +79,7 @@ impl<'a> Route<'a> {
         Error::no_answer(while_doing, Cause::new(self.server(), text))
     }
 
-    /// The same for an answer that came too late.
+    /// The error for an answer that came too late.
     pub(crate) fn late(self, while_doing: Operation, text: &str) -> Error {
         Error::no_answer(while_doing, Cause::late(self.server(), text))
     }
@@ -93,7 +93,7 @@ impl<'a> Route<'a> {
         Some(self.map.owner(self.group)?.1.settings())
     }
 
-    /// The same for an operation that needs them.
+    /// The settings of that server, or the error of an operation that needs them.
     pub(in crate::redis) fn settings_for(self, doing: Operation) -> Result<Arc<Settings>, Error> {
         let settings = self.settings();
         let map = self.map;
@@ -138,7 +138,7 @@ impl<'a> Route<'a> {
         }
     }
 
-    /// The same, and it goes to no other server: one that redirects has refused it.
+    /// Runs the call at this server alone: a redirection counts as a refusal.
     pub(crate) async fn run_there<T: 'static>(
         self,
         way: RoutedLink,

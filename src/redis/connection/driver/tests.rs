@@ -124,7 +124,7 @@ impl Fixture {
         Self::over(Box::new(counted), server, writes)
     }
 
-    /// The same, with a buffer before the pipe.
+    /// A connection with a buffer before the pipe.
     fn buffered(capacity: usize) -> Self {
         let (stream, server) = duplex(capacity);
         let held = Vec::new();

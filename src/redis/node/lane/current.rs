@@ -50,7 +50,7 @@ impl ConnectionContext {
         }
     }
 
-    /// The same with connections for commands that report, of this many numbers.
+    /// Adds reports of changes, for this many connections.
     pub(in crate::redis) fn with_reports(self, lanes: usize) -> Self {
         let reports = Arc::new(Reports::new(lanes));
         Self { reports, ..self }

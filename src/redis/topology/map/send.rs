@@ -33,7 +33,7 @@ impl Map {
         self.reach(nth, limit, || self.owner(route)).await
     }
 
-    /// The same for the server that `which` leads to at that time: it may turn out to be another one.
+    /// Waits for a connection to the server that `which` leads to at each look: the owner may change meanwhile.
     async fn reach(
         &self,
         nth: usize,
