@@ -1,7 +1,7 @@
 //! A call that was never sent, because another one of its client is under way, reports an outage as one, and not as another
 //! owner.
 
-use redisson_lock::{Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
+use redisson_lock::{DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
 use test_support::kinds::{KINDS, against};
 use test_support::{Proxy, TestServer, eventually, ms, tokio};
 
@@ -106,6 +106,118 @@ async fn behind_a_call_of_the_same_client_that_has_no_answer() {
         drop(handle);
         server.finish([client]).await;
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Calls without a deadline, begun while no server answers. Returns what was wrong.
+async fn many<L: DistributedLock>(locks: impl IntoIterator<Item = L>, what: String) -> Vec<String> {
+    let call = |lock: L| tokio::spawn(async move { lock.lock().await.map(drop) });
+    let calls: Vec<_> = locks.into_iter().map(call).collect();
+    let mut wrong = Vec::new();
+    for mut call in calls {
+        match tokio::time::timeout(ms(9_000), &mut call).await {
+            Err(_) => wrong.push(format!("{what}: it waits")),
+            Ok(found) if matches!(found, Ok(Err(Error::NoAnswer { .. }))) => {}
+            Ok(found) => wrong.push(format!("{what}: {found:?}")),
+        }
+        call.abort();
+    }
+    wrong
+}
+
+/// Each of them may try again for this long, whether it is its turn to ask the server or not.
+#[tokio::test]
+async fn many_calls_without_a_deadline_end_as_one_does() {
+    let mut all = tokio::task::JoinSet::new();
+    for (kind, goes_on) in KINDS.iter().flat_map(|kind| [(*kind, 0), (*kind, 2_000)]) {
+        all.spawn(async move {
+            let server = TestServer::new();
+            let client = client(&server).await;
+            let lock = client.lock_of(against(kind), "a").retry_for(ms(goes_on));
+            server.pause();
+            let locks = (0..6).map(|_| lock.owned_by(&client.owner()));
+            let wrong = many(locks, format!("{kind}, retry_for {goes_on} ms")).await;
+            server.resume();
+            server.finish([client]).await;
+            wrong
+        });
+    }
+    let wrong = all.join_all().await.concat();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[tokio::test]
+async fn many_calls_of_several_locks_without_a_deadline_end_as_one_does() {
+    let servers = [(); 3].map(|()| TestServer::new());
+    let mut clients = Vec::new();
+    for server in &servers {
+        clients.push(client(server).await);
+    }
+    let members = || {
+        clients
+            .iter()
+            .map(|client| client.lock("a").retry_for(ms(0)))
+    };
+    let multi = MultiLock::new(members()).expect("three locks");
+    let red = RedLock::new(members()).expect("three servers");
+    servers.iter().for_each(|server| server.pause());
+    let mut wrong = Vec::new();
+    // The second time behind what the first calls have left to be undone.
+    for time in ["first", "second"] {
+        let multis = (0..4).map(|_| multi.owned_by(&clients[0].owner()));
+        wrong.extend(many(multis, format!("several locks, the {time} time")).await);
+    }
+    let reds = (0..4).map(|_| red.owned_by(&clients[0].owner()));
+    wrong.extend(many(reds, "a red lock".to_owned()).await);
+    servers.iter().for_each(|server| server.resume());
+    for client in clients {
+        client.close(ms(5_000)).await;
+    }
+    for server in servers {
+        server.finish([]).await;
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The hold that they have waited for ends in the outage, and nobody knows whether the server has released it.
+#[tokio::test]
+async fn calls_without_a_deadline_that_queue_when_the_outage_begins_end_too() {
+    let server = TestServer::new();
+    let client = client(&server).await;
+    let lock = client.lock("b").retry_for(ms(0));
+    let multi = MultiLock::new([client.lock("a").retry_for(ms(0)), lock.clone()]).expect("two");
+    let mut wrong = Vec::new();
+    for of_several in [false, true] {
+        let guard = lock.lock().await.expect("free");
+        let calls = tokio::spawn({
+            let owners: Vec<_> = (0..3).map(|_| client.owner()).collect();
+            let (lock, multi) = (lock.clone(), multi.clone());
+            async move {
+                match of_several {
+                    true => {
+                        let multis = owners.iter().map(|owner| multi.owned_by(owner));
+                        many(multis, "several locks".to_owned()).await
+                    }
+                    false => {
+                        let locks = owners.iter().map(|owner| lock.owned_by(owner));
+                        many(locks, "a lock".to_owned()).await
+                    }
+                }
+            }
+        });
+        eventually("they queue", ms(5_000), || client.stats().waiting >= 3).await;
+        // Those of several locks have found out that one of them is busy here.
+        tokio::time::sleep(ms(300)).await;
+        server.pause();
+        drop(guard);
+        wrong.extend(calls.await.expect("no panic"));
+        server.resume();
+        eventually("it is free again", ms(10_000), || {
+            client.stats().releasing == 0
+        })
+        .await;
+    }
+    server.finish([client]).await;
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

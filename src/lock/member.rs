@@ -146,6 +146,17 @@ impl<K> Lock<K> {
         Some(send_error(problem, Operation::Acquiring).about(&self.given))
     }
 
+    /// Ends with an error when its server gives no answer for a command timeout.
+    pub(crate) async fn silence(&self) -> Error {
+        loop {
+            tokio::time::sleep(self.command_timeout()).await;
+            let answers = async { self.entry()?.server_answers().await };
+            if let Err(error) = answers.await {
+                return error.about(&self.given);
+            }
+        }
+    }
+
     /// The error of a call that had no time left to hear of this lock.
     pub(crate) fn not_in_time(&self) -> Error {
         let error = match self.valid_name() {

@@ -12,8 +12,8 @@ use super::waiter::{Next, Waiter};
 use crate::error::{Error, Operation};
 use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
-use crate::state::entry::Entry;
 use crate::state::bounds::check_replicas;
+use crate::state::entry::Entry;
 
 impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1

@@ -17,6 +17,7 @@ use crate::names::try_lock::TryLock;
 use crate::names::wire;
 use crate::redis::SendError;
 use crate::redis::channels::wait::Subscription;
+use crate::script;
 use crate::state::bounds::LEASE_MAX;
 use crate::state::entry::Entry;
 use crate::state::shared::Shared;
@@ -32,6 +33,8 @@ pub(super) struct Waiter {
     since: Instant,
     /// Nothing is logged, or nothing more, however long it waits.
     warned: bool,
+    /// Nothing but the lock ends its wait, unless the server does not answer.
+    has_no_end: bool,
     /// What the latest attempt found.
     found: Option<Box<HeldBy>>,
     /// It was no holder, but the owner whose turn it is.
@@ -54,6 +57,7 @@ impl Waiter {
             face,
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
+            has_no_end: matches!(wait, Wait::Forever),
             found: None,
             found_free: false,
         }
@@ -84,7 +88,7 @@ impl Waiter {
     /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait, or no
     /// longer.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
-        let mut behind_since = None;
+        let (mut behind_since, mut looks_at) = (None, None);
         loop {
             let (limit, behind) = match self.admit()? {
                 Admission::Permit(permit) => return Ok(Some(Next::Attempt(permit))),
@@ -93,6 +97,7 @@ impl Waiter {
                 }
                 Admission::Queued { again } => {
                     behind_since = None;
+                    looks_at = looks_at.or_else(|| self.has_no_end.then(|| self.next_look()));
                     (again, false)
                 }
                 // A caller that polls without a pause waits for no reply here, and would keep its thread to itself.
@@ -116,8 +121,22 @@ impl Waiter {
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 return Ok(None);
             }
-            self.notified(limit.into_iter().chain(deadline).min()).await;
+            if looks_at.is_some_and(|at| at <= Instant::now()) {
+                looks_at = None;
+                tokio::select! {
+                    biased;
+                    () = self.notify.notified() => {}
+                    answers = Box::pin(self.entry.server_answers()) => answers?,
+                }
+                continue;
+            }
+            let limits = [limit, deadline, looks_at];
+            self.notified(limits.into_iter().flatten().min()).await;
         }
+    }
+
+    fn next_look(&self) -> Instant {
+        Instant::now() + self.entry.shared().command_timeout()
     }
 
     fn admit(&self) -> Result<Admission, Error> {
@@ -285,6 +304,23 @@ impl Entry {
             let may_be_slow = may_be_slow || since > began + SHORTEST_ANSWER;
             now >= since + if may_be_slow { half } else { SHORTEST_ANSWER }
         })
+    }
+
+    /// Fails if the server has given no answer for a command timeout, to whichever call of this client: what that call
+    /// has left behind may keep the lock from the others until the server answers again. A connection is waited for as
+    /// before an attempt.
+    pub(super) async fn server_answers(&self) -> Result<(), Error> {
+        let (now, timeout) = (Instant::now(), self.shared().command_timeout());
+        let route = self.route();
+        let problem = match route.problem(|since| now >= since + timeout) {
+            None => return Ok(()),
+            Some(silent @ SendError::Unknown(_)) => silent,
+            Some(_) => match route.ready(now + timeout).await {
+                Ok(_) => return Ok(()),
+                Err(problem) => problem,
+            },
+        };
+        Err(script::send_error(problem, Operation::Acquiring))
     }
 }
 

@@ -42,9 +42,12 @@ pub(super) async fn take(
             }
             Step::Queue => {
                 let in_all = gather.is_impatient(Instant::now());
-                match places_in_all(members, in_all, wait.deadline()).await? {
-                    Some(first) => places = first,
-                    None => return latest.not_in_time(members, 0, (wait, began)),
+                match places_in_all(members, in_all, wait).await? {
+                    Queued::First(first) => places = first,
+                    Queued::Late => return latest.not_in_time(members, 0, (wait, began)),
+                    Queued::Silent(nth, error) => {
+                        latest = Latest::Failed(failing[nth].fails(&members[nth], wait, error)?);
+                    }
                 }
                 gather.queued();
                 continue;
@@ -211,18 +214,22 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|deadline| deadline <= Instant::now())
 }
 
-/// A place in the queue of each lock that is contended in its client, or of all, when all of them are the first. `None`: they
-/// were not in time.
+/// How a wait in the queues has ended.
+enum Queued {
+    /// All places are the first.
+    First(Vec<MemberPlace>),
+    Late,
+    /// The server of this lock does not answer.
+    Silent(usize, Error),
+}
+
+/// A place in the queue of each lock that is contended in its client, or of all, when all of them are the first.
 ///
 /// The places of a call are taken together: of two calls that meet in several queues, one is before the other in all.
 ///
 /// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
 /// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
-async fn places_in_all(
-    members: &[Lock],
-    in_all: bool,
-    deadline: Option<Instant>,
-) -> Result<Option<Vec<MemberPlace>>, Error> {
+async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<Queued, Error> {
     let mut places = Vec::new();
     {
         // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
@@ -244,20 +251,26 @@ async fn places_in_all(
                 had_turn = places.iter().map(MemberPlace::asks).collect();
             }
             if !had_turn.contains(&false) {
-                return Ok(true);
+                return Ok(None);
             }
             select_all(places.iter().map(|place| Box::pin(place.woken()))).await;
         }
     };
-    let in_time = async {
+    let silence = async {
+        let silence = members.iter().map(|member| Box::pin(member.silence()));
+        let (error, nth, _) = select_all(silence).await;
+        Ok(Some(Queued::Silent(nth, error)))
+    };
+    let queued = async {
         tokio::select! {
             biased;
             first = queueing => first,
-            () = sleep_until(deadline) => Ok(false),
+            () = sleep_until(wait.deadline()) => Ok(Some(Queued::Late)),
+            silent = silence, if matches!(wait, Wait::Forever) => silent,
         }
     };
-    let in_time = members[0].on_runtime(in_time).await?;
-    Ok(Some(places).filter(|_| in_time))
+    let queued = members[0].on_runtime(queued).await?;
+    Ok(queued.unwrap_or(Queued::First(places)))
 }
 
 /// Extends the leases of all but the one that was taken last: none ends before it. One that is lost by now is an error.
