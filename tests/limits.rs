@@ -4,7 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind, MultiLock, RedLock, blocking};
+use redisson_lock::{
+    DistributedLock, Error, Lock, LockClient, LockGuard, LockKind, MultiLock, RedLock, blocking,
+};
 use test_support::kinds::{KINDS, against, is_token};
 use test_support::{Proxy, TestServer, eventually, ms, stalls, tokio};
 
@@ -506,6 +508,55 @@ async fn an_answer_that_comes_too_late_is_no_outage_for_other_callers() {
     client.close(ms(5_000)).await;
     proxy.stop().await;
     server.finish([]).await;
+}
+
+/// Calls that have the same deadline. Returns the answers that are not busy.
+async fn until_the_same_deadline<L: DistributedLock + Clone>(lock: L, calls: usize) -> Vec<Answer> {
+    let deadline = Instant::now() + ms(1_000);
+    let call = |_| {
+        let lock = lock.clone();
+        tokio::spawn(async move {
+            lock.try_lock_for(deadline - Instant::now())
+                .await
+                .map(|got| got.map(drop))
+        })
+    };
+    let calls: Vec<_> = (0..calls).map(call).collect();
+    let mut wrong = Vec::new();
+    for call in calls {
+        let found = got(call.await.expect("no panic"));
+        wrong.extend((!is_busy(&found)).then_some(found));
+    }
+    wrong
+}
+
+/// Each has its turn when those before it have given up, and no time left for an answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_whose_turn_comes_at_their_deadline_find_the_lock_busy() {
+    let scene = Scene::new().await;
+    let locks = |clients: &[LockClient]| {
+        let locks = clients.iter().map(|client| client.lock("a"));
+        locks.collect::<Vec<_>>()
+    };
+    let theirs = RedLock::new(locks(&scene.theirs)).expect("three servers");
+    let guard = theirs.lock().await.expect("free");
+    let ours = locks(&scene.ours);
+    let mut control = scene.servers[0].control();
+    let before = control.calls("evalsha");
+    for _ in 0..5 {
+        let wrong = until_the_same_deadline(ours[0].clone(), 300).await;
+        assert!(wrong.is_empty(), "{} of 300: {:?}", wrong.len(), wrong[0]);
+    }
+    let sent = control.calls("evalsha") - before;
+    assert!(sent < 100, "{sent} scripts, for answers that come too late");
+    let multi = MultiLock::new(ours.clone()).expect("three locks");
+    let wrong = until_the_same_deadline(multi, 100).await;
+    assert!(wrong.is_empty(), "several: {}, {:?}", wrong.len(), wrong[0]);
+    let red = RedLock::new(ours).expect("three servers");
+    let wrong = until_the_same_deadline(red, 100).await;
+    assert!(wrong.is_empty(), "red: {}, {:?}", wrong.len(), wrong[0]);
+    guard.unlock().await.expect("held");
+    scene.finish().await;
 }
 
 /// There is no replica, so that the question to them takes as long as it may.

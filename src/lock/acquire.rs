@@ -226,9 +226,12 @@ async fn acquire(
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let mut seen = waking.version();
-        context.has_asked = true;
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
+            if !context.asks(request.wait) {
+                drop(permit);
+                return context.not_in_time(request, Some(waiter));
+            }
             permit.attempt(request, context).await?
         };
         let (left, sent_at) = match attempt {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter};
+use super::waiter::{NOT_IN_TIME, Retries, SHORTEST_ANSWER, Wait, Waiter};
 use crate::core::{Face, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
@@ -39,8 +39,8 @@ pub(super) struct AcquireContext {
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
     began: Instant,
-    /// It was its turn to ask the server.
-    pub(super) has_asked: bool,
+    /// When it was its turn to ask the server, the last time.
+    asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
     was_answered: bool,
 }
@@ -53,7 +53,7 @@ impl AcquireContext {
             confirming,
             has_found_own_read: false,
             began: Instant::now(),
-            has_asked: false,
+            asked_at: None,
             was_answered: was_busy,
         }
     }
@@ -63,12 +63,28 @@ impl AcquireContext {
         match &mut self.confirming {
             None => Ok(()),
             Some(confirming) => {
-                let had_asked = std::mem::replace(&mut self.has_asked, true);
+                let asked_at = self.asked_at.replace(Instant::now());
                 Box::pin(confirming.prepare(entry)).await?;
-                self.has_asked = had_asked;
+                self.asked_at = asked_at;
                 Ok(())
             }
         }
+    }
+
+    /// Before an attempt. `false`: its turn has come too late for one.
+    pub(super) fn asks(&mut self, wait: Wait) -> bool {
+        let now = Instant::now();
+        let in_time = wait.answered_by(self.began).is_none_or(|by| now < by);
+        if in_time {
+            self.asked_at = Some(now);
+        }
+        in_time
+    }
+
+    /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server.
+    fn has_asked(&self) -> bool {
+        let asked_at = self.asked_at;
+        asked_at.is_some_and(|at| at.elapsed() >= SHORTEST_ANSWER / 2)
     }
 
     /// After a taking that was sent then.
@@ -119,7 +135,7 @@ impl AcquireContext {
         match self.problem(request) {
             None => Ok(waiter.map_or(TryLock::Busy { holder: None }, Waiter::busy)),
             Some(error) => {
-                if self.has_asked {
+                if self.has_asked() {
                     request.entry.latest.failed();
                 }
                 Err(error)
@@ -149,7 +165,7 @@ impl AcquireContext {
         }
         // The first connection may be about to be opened: one that finds others in the queue does not wait for that.
         let is_over = |limit: Instant| limit <= Instant::now();
-        let is_immediate = !self.has_asked
+        let is_immediate = self.asked_at.is_none()
             && matches!(request.wait, Wait::Never(limit) if !limit.is_some_and(is_over));
         if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;
@@ -157,7 +173,7 @@ impl AcquireContext {
         if let Some(problem) = entry.outage(request.wait, self.began) {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
-        let is_busy = match self.has_asked {
+        let is_busy = match self.has_asked() {
             true => self.was_answered || was_answered_since,
             false => latest.answered_at().is_some(),
         };

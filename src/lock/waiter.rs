@@ -291,7 +291,7 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
 }
 
 /// How long the answer to the first attempt is waited for, however short the wait is.
-const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+pub(super) const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
 
 impl Entry {
     /// Why the server cannot be asked about the lock now, if it cannot, or says nothing. A call for whose whole wait it has

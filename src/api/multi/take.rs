@@ -33,20 +33,17 @@ pub(super) async fn take(
     loop {
         let (nth, taken) = match gather.next() {
             Step::Wait(nth) => {
-                let failing = &mut failing[nth];
-                let taken = acquire_first(&members[nth], wait, failing, &latest).await?;
-                if taken.is_none() {
-                    return Ok(None);
+                match acquire_first(&members[nth], wait, &mut failing[nth], &latest).await? {
+                    None => return Ok(None),
+                    taken => (nth, Ok(taken)),
                 }
-                (nth, Ok(taken))
             }
             Step::Queue => {
-                let in_all = gather.is_impatient(Instant::now());
-                match places_in_all(members, in_all, wait).await? {
-                    Queued::First(first) => places = first,
-                    Queued::Late => return latest.not_in_time(members, 0, (wait, began)),
-                    Queued::Silent(nth, error) => {
-                        latest = Latest::Failed(failing[nth].fails(&members[nth], wait, error)?);
+                match places_in_all(members, gather.is_impatient(Instant::now()), wait).await? {
+                    QueueWait::First(first) => places = first,
+                    QueueWait::Late => return latest.not_in_time(members, 0, (wait, began)),
+                    QueueWait::Silent(nth, error) => {
+                        latest = failing[nth].fails(&members[nth], wait, error)?;
                     }
                 }
                 gather.queued();
@@ -77,7 +74,7 @@ pub(super) async fn take(
             }
             // It is the next that is waited for; what is lost is taken again.
             Err(error) => {
-                latest = Latest::Failed(failing[nth].fails(&members[nth], wait, error)?);
+                latest = failing[nth].fails(&members[nth], wait, error)?;
                 false
             }
         };
@@ -139,14 +136,14 @@ struct Failing {
 
 impl Failing {
     /// `Err`: the error does not pass, or there is no time left.
-    fn fails(&mut self, member: &Lock, wait: Wait, error: Error) -> Result<Error, Error> {
+    fn fails(&mut self, member: &Lock, wait: Wait, error: Error) -> Result<Latest, Error> {
         if !passes(&error) {
             return Err(error);
         }
         self.has_lost |= matches!(error, Error::Lost { .. });
         let since = *self.since.get_or_insert_with(Instant::now);
         match member.failing_since(since).retries(wait) && !is_over(wait.deadline()) {
-            true => Ok(error),
+            true => Ok(Latest::Failed(error)),
             false => Err(error),
         }
     }
@@ -215,7 +212,7 @@ fn is_over(deadline: Option<Instant>) -> bool {
 }
 
 /// How a wait in the queues has ended.
-enum Queued {
+enum QueueWait {
     /// All places are the first.
     First(Vec<MemberPlace>),
     Late,
@@ -229,7 +226,7 @@ enum Queued {
 ///
 /// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
 /// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
-async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<Queued, Error> {
+async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<QueueWait, Error> {
     let mut places = Vec::new();
     {
         // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
@@ -259,18 +256,18 @@ async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<Que
     let silence = async {
         let silence = members.iter().map(|member| Box::pin(member.silence()));
         let (error, nth, _) = select_all(silence).await;
-        Ok(Some(Queued::Silent(nth, error)))
+        Ok(Some(QueueWait::Silent(nth, error)))
     };
     let queued = async {
         tokio::select! {
             biased;
             first = queueing => first,
-            () = sleep_until(wait.deadline()) => Ok(Some(Queued::Late)),
+            () = sleep_until(wait.deadline()) => Ok(Some(QueueWait::Late)),
             silent = silence, if matches!(wait, Wait::Forever) => silent,
         }
     };
     let queued = members[0].on_runtime(queued).await?;
-    Ok(queued.unwrap_or(Queued::First(places)))
+    Ok(queued.unwrap_or(QueueWait::First(places)))
 }
 
 /// Extends the leases of all but the one that was taken last: none ends before it. One that is lost by now is an error.
