@@ -4,8 +4,11 @@
 
 use std::fmt::Write;
 
-use test_support::contract::{Call, Contract};
-use test_support::{Control, Rolls, Server, ms, test};
+use test_support::contract::{
+    Call, Contract, Listener, RANDOM_CALLS, RandomCalls, clock, eval, hundreds, items, lease,
+    number, set_hash, text, units,
+};
+use test_support::{Control, Rolls, Server, test};
 
 /// A script with the part about the queue before it, as it is sent.
 macro_rules! fair {
@@ -24,6 +27,9 @@ const FORCE_UNLOCK: &str = fair!("force_unlock");
 const INSPECT: &str = include_str!("../lua/fair/inspect.lua");
 const RENEW: &str = test_support::RENEW;
 
+/// The lease of the lock ends.
+const EXPIRES: &str = "redis.call('del', KEYS[1]) return 1";
+
 const CHANNEL: &str = "redisson_lock__channel:{k}";
 
 fn keys(name: &str) -> [String; 3] {
@@ -34,36 +40,9 @@ fn keys(name: &str) -> [String; 3] {
     ]
 }
 
-/// Lists with spaces, and times that are left in units.
-fn shown(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Nil => "nil".to_owned(),
-        // A clock.
-        redis::Value::Int(1_000_000_000_000..) => "now".to_owned(),
-        redis::Value::Int(left) if left.abs() > 999 => units(*left).to_string(),
-        redis::Value::Int(number) => number.to_string(),
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
-        other => format!("{other:?}"),
-    }
-}
-
-/// Milliseconds that are left in units of ten seconds, rounded up: a machine may stand still for seconds.
-fn units(left: i64) -> i64 {
-    left.div_euclid(UNIT) + i64::from(left.rem_euclid(UNIT) > 0)
-}
-
-const UNIT: i64 = 10_000;
-
 fn run(control: &mut Control, call: Call<'_>) -> String {
-    let mut command = redis::cmd("EVAL");
-    command.arg(call.0);
-    match call.0 == RENEW {
-        true => command.arg(1).arg("k"),
-        false => command.arg(3).arg(&keys("k")),
-    };
-    let answer = command.arg(call.1).query(&mut control.connection);
-    answer.map_or_else(|error| format!("error: {error}"), |answer| shown(&answer))
+    let named = if call.0 == RENEW { 1 } else { 3 };
+    eval(control, call, &keys("k")[..named])
 }
 
 /// Lock, queue and timeouts, and the clock. The milliseconds that are left of the lock come first.
@@ -84,22 +63,16 @@ struct Seen {
 
 impl Seen {
     fn read(value: &redis::Value) -> Self {
-        let texts = |value: &redis::Value| match value {
-            redis::Value::Array(items) => items.iter().map(text).collect(),
-            other => panic!("{other:?}"),
-        };
-        let redis::Value::Array(items) = value else {
+        let texts = |value| items(value).iter().map(text).collect();
+        let [left, fields, queue, scores, clock] = items(value) else {
             panic!("{value:?}")
-        };
-        let [redis::Value::Int(left), fields, queue, scores, clock] = &items[..] else {
-            panic!("{items:?}")
         };
         let clock: i64 = text(clock).parse().expect("microseconds");
         let scores: Vec<String> = texts(scores);
         let ends = |score: &str| score.parse::<i64>().expect("whole") - clock / 1_000;
         let places = scores.chunks(2);
         Self {
-            left: *left,
+            left: number(left),
             fields: texts(fields),
             queue: texts(queue),
             places: places
@@ -113,8 +86,7 @@ impl Seen {
     fn shown(&self) -> String {
         let mut text = self.fields.join(" ");
         if self.left != -2 {
-            let left = if self.left < 0 { -1 } else { units(self.left) };
-            write!(text, " {left} ").expect("written");
+            write!(text, " {} ", lease(self.left)).expect("written");
         }
         text.push('/');
         for owner in &self.queue {
@@ -131,13 +103,6 @@ impl Seen {
     }
 }
 
-fn text(value: &redis::Value) -> String {
-    match value {
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        other => panic!("{other:?}"),
-    }
-}
-
 fn seen(control: &mut Control) -> String {
     let mut command = redis::cmd("EVAL");
     let look = command.arg(LOOK).arg(3).arg(&keys("k"));
@@ -149,16 +114,10 @@ fn seen(control: &mut Control) -> String {
 fn set(control: &mut Control, state: &str) {
     let [lock, queue, timeouts] = &keys("k");
     let mut pipe = redis::pipe();
-    pipe.cmd("DEL").arg(&[lock, queue, timeouts]);
+    pipe.cmd("DEL").arg(&[queue, timeouts]);
     let (held, waiting) = state.split_once('/').expect("lock / queue");
-    let held: Vec<&str> = held.split_whitespace().collect();
-    if let Some((left, fields)) = held.split_last() {
-        pipe.cmd("HSET").arg(lock).arg(fields);
-        if *left != "-1" {
-            pipe.cmd("PEXPIRE").arg(lock).arg(format!("{left}0000"));
-        }
-    }
-    let now: i64 = clock(control) / 1_000;
+    set_hash(&mut pipe, lock, held);
+    let now = clock(control);
     let mut words = waiting.split_whitespace();
     while let Some(word) = words.next() {
         let owner = match word {
@@ -170,35 +129,11 @@ fn set(control: &mut Control, state: &str) {
         };
         let ends = words.next().expect("units, or ?");
         if let Ok(ends) = ends.parse::<i64>() {
-            let score = now + ends * UNIT;
+            let score = now + ends * 10_000;
             pipe.cmd("ZADD").arg(timeouts).arg(score).arg(owner);
         }
     }
     pipe.exec(&mut control.connection).expect("set");
-}
-
-/// The microseconds of the server's clock.
-fn clock(control: &mut Control) -> i64 {
-    let time = control.run(&["TIME"]);
-    let (seconds, micros) = time.split_once(' ').expect("two numbers");
-    let number = |text: &str| text.parse::<i64>().expect("a number");
-    number(seconds) * 1_000_000 + number(micros)
-}
-
-/// A row: the state before, the answers of both copies, and the state after each of them.
-type Row = (&'static str, &'static str, &'static str, &'static str);
-
-fn rows(call: Call<'_>, table: &[Row]) {
-    let server = Server::start();
-    let control = &mut server.control();
-    for (before, first, second, after) in table {
-        let what = format!("{before}: {:?}", call.1);
-        set(control, before);
-        assert_eq!(run(control, call), *first, "{what}");
-        assert_eq!(seen(control), *after, "{what}");
-        assert_eq!(run(control, call), *second, "{what}, again");
-        assert_eq!(seen(control), *after, "{what}, again");
-    }
 }
 
 /// Takes the lock in its turn, or queues up, with a lease of 5 units and a wait of 100.
@@ -212,253 +147,142 @@ const NESTED: Call<'_> = Call(
     ACQUIRE,
     &["me:1", "2", "300000", "1000000", "1000000", CHANNEL],
 );
+/// Ends all holds, and leaves the queue.
+const ENDS: Call<'_> = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
+/// The same, and stays in the queue.
+const STAYS: Call<'_> = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]);
+const BOTH_LEAVE: Call<'_> = Call(
+    LEAVE,
+    &[CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"],
+);
+const FORCED: Call<'_> = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]);
 
 #[test]
 fn acquire_takes_a_free_lock_in_its_turn() {
-    let table = [
-        ("/", "1", "1", "me:1 1 5 /"),
+    let table = "
+        /                         | 1 | me:1 1 5 /
         // The turns of those after it come earlier, by no more than its place had left.
-        ("/ me:1 50", "1", "1", "me:1 1 5 /"),
-        (
-            "/ me:1 50 a:1 350 b:1 150",
-            "1",
-            "1",
-            "me:1 1 5 / a:1 300 b:1 150",
-        ),
+        / me:1 50                 | 1 | me:1 1 5 /
+        / me:1 50 a:1 350 b:1 150 | 1 | me:1 1 5 / a:1 300 b:1 150
         // A client that counts with shorter waits keeps its place.
-        ("/ me:1 50 a:1 30", "1", "1", "me:1 1 5 / a:1 30"),
-        ("/ me:1 50 a:1 ?", "1", "1", "me:1 1 5 / a:1 ?"),
-        ("/ me:1 ? a:1 350", "1", "1", "me:1 1 5 / a:1 350"),
+        / me:1 50 a:1 30          | 1 | me:1 1 5 / a:1 30
+        / me:1 50 a:1 ?           | 1 | me:1 1 5 / a:1 ?
+        / me:1 ? a:1 350          | 1 | me:1 1 5 / a:1 350
         // An own place that has ended is still the own turn: this owner is alive.
-        ("/ me:1 -5 a:1 350", "1", "1", "me:1 1 5 / a:1 350"),
+        / me:1 -5 a:1 350         | 1 | me:1 1 5 / a:1 350
         // Places that have ended are no turn.
-        ("/ a:1 -5 b:1 -3", "1", "1", "me:1 1 5 /"),
-        ("/ a:1 -5 me:1 50 b:1 350", "1", "1", "me:1 1 5 / b:1 300"),
+        / a:1 -5 b:1 -3           | 1 | me:1 1 5 /
+        / a:1 -5 me:1 50 b:1 350  | 1 | me:1 1 5 / b:1 300
         // What is no place is cleared away.
-        ("/ + me:1 50", "1", "1", "me:1 1 5 /"),
+        / + me:1 50               | 1 | me:1 1 5 /
         // An earlier copy has taken it, or an outer hold.
-        ("me:1 1 20 / a:1 150", "1", "1", "me:1 1 20 / a:1 150"),
-        ("me:1 3 2 / a:1 150", "1", "1", "me:1 1 5 / a:1 150"),
-        ("me:1 1 -1 /", "1", "1", "me:1 1 5 /"),
-    ];
-    rows(QUEUES, &table);
-    rows(ATTEMPTS, &table);
+        me:1 1 20 / a:1 150       | 1 | =
+        me:1 3 2 / a:1 150        | 1 | me:1 1 5 / a:1 150
+        me:1 1 -1 /               | 1 | me:1 1 5 /
+        ";
+    CONTRACT.rows(QUEUES, table);
+    CONTRACT.rows(ATTEMPTS, table);
 }
 
 #[test]
 fn acquire_of_a_lock_that_is_busy_or_anothers_turn_takes_one_place() {
-    rows(
+    CONTRACT.rows(
         QUEUES,
-        &[
-            (
-                "you:1 1 20 /",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 120",
-            ),
-            (
-                "you:1 1 -1 /",
-                "-1 you:1 0",
-                "-1 you:1 0",
-                "you:1 1 -1 / me:1 100",
-            ),
-            // After the last one, and after the lease.
-            (
-                "you:1 1 20 / a:1 130",
-                "20 you:1 1",
-                "20 you:1 1",
-                "you:1 1 20 / a:1 130 me:1 230",
-            ),
-            (
-                "you:1 1 200 / a:1 130",
-                "200 you:1 1",
-                "200 you:1 1",
-                "you:1 1 200 / a:1 130 me:1 300",
-            ),
-            // An own place is prolonged, never shortened, and those after it with it.
-            (
-                "you:1 1 20 / a:1 130 me:1 50 b:1 400",
-                "20 you:1 1",
-                "20 you:1 1",
-                "you:1 1 20 / a:1 130 me:1 230 b:1 580",
-            ),
-            (
-                "you:1 1 20 / me:1 500",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 500",
-            ),
-            // Its attempt shows that it is alive.
-            (
-                "you:1 1 20 / me:1 -5 a:1 200",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 100 a:1 305",
-            ),
-            (
-                "you:1 1 20 / a:1 -5 me:1 -4 b:1 -3",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 100 b:1 101",
-            ),
-            (
-                "you:1 1 20 / me:1 ?",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 100",
-            ),
-            // Places that have ended are removed from the front.
-            (
-                "you:1 1 20 / a:1 -5 b:1 -3 c:1 130 d:1 -1",
-                "20 you:1 2",
-                "20 you:1 2",
-                "you:1 1 20 / c:1 130 d:1 -1 me:1 120",
-            ),
-            (
-                "you:1 1 20 / a:1 -5",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 120",
-            ),
-            // Scores and places that do not belong together are repaired.
-            (
-                "you:1 1 20 / + me:1 500",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 120",
-            ),
-            (
-                "you:1 1 20 / a:1 ?",
-                "20 you:1 1",
-                "20 you:1 1",
-                "you:1 1 20 / a:1 100 me:1 200",
-            ),
-            (
-                "/ a:1 30",
-                "-5 30 a:1 1",
-                "-5 30 a:1 1",
-                "/ a:1 30 me:1 130",
-            ),
-            (
-                "/ a:1 -5 b:1 30",
-                "-5 30 b:1 1",
-                "-5 30 b:1 1",
-                "/ b:1 30 me:1 130",
-            ),
-            (
-                "/ a:1 30 me:1 130",
-                "-5 30 a:1 1",
-                "-5 30 a:1 1",
-                "/ a:1 30 me:1 130",
-            ),
-        ],
+        "
+        you:1 1 20 /                              | 20 you:1 0  | you:1 1 20 / me:1 120
+        you:1 1 -1 /                              | -1 you:1 0  | you:1 1 -1 / me:1 100
+        // After the last one, and after the lease.
+        you:1 1 20 / a:1 130                      | 20 you:1 1  | you:1 1 20 / a:1 130 me:1 230
+        you:1 1 200 / a:1 130                     | 200 you:1 1 | you:1 1 200 / a:1 130 me:1 300
+        // An own place is prolonged, never shortened, and those after it with it.
+        you:1 1 20 / a:1 130 me:1 50 b:1 400      | 20 you:1 1  | you:1 1 20 / a:1 130 me:1 230 b:1 580
+        you:1 1 20 / me:1 500                     | 20 you:1 0  | =
+        // Its attempt shows that it is alive.
+        you:1 1 20 / me:1 -5 a:1 200              | 20 you:1 0  | you:1 1 20 / me:1 100 a:1 305
+        you:1 1 20 / a:1 -5 me:1 -4 b:1 -3        | 20 you:1 0  | you:1 1 20 / me:1 100 b:1 101
+        you:1 1 20 / me:1 ?                       | 20 you:1 0  | you:1 1 20 / me:1 100
+        // Places that have ended are removed from the front.
+        you:1 1 20 / a:1 -5 b:1 -3 c:1 130 d:1 -1 | 20 you:1 2  | you:1 1 20 / c:1 130 d:1 -1 me:1 120
+        you:1 1 20 / a:1 -5                       | 20 you:1 0  | you:1 1 20 / me:1 120
+        // Scores and places that do not belong together are repaired.
+        you:1 1 20 / + me:1 500                   | 20 you:1 0  | you:1 1 20 / me:1 120
+        you:1 1 20 / a:1 ?                        | 20 you:1 1  | you:1 1 20 / a:1 100 me:1 200
+        / a:1 30                                  | -5 30 a:1 1 | / a:1 30 me:1 130
+        / a:1 -5 b:1 30                           | -5 30 b:1 1 | / b:1 30 me:1 130
+        / a:1 30 me:1 130                         | -5 30 a:1 1 | =
+        ",
     );
 }
 
 #[test]
 fn acquire_that_does_not_queue_takes_no_place_and_keeps_another_calls() {
-    rows(
+    CONTRACT.rows(
         ATTEMPTS,
-        &[
-            ("you:1 1 20 /", "20 you:1 -1", "20 you:1 -1", "you:1 1 20 /"),
-            (
-                "you:1 1 20 / a:1 -5 b:1 30",
-                "20 you:1 -1",
-                "20 you:1 -1",
-                "you:1 1 20 / b:1 30",
-            ),
-            ("/ a:1 30", "-5 30 a:1 -1", "-5 30 a:1 -1", "/ a:1 30"),
-            (
-                "/ a:1 ? b:1 30",
-                "-5 100 a:1 -1",
-                "-5 100 a:1 -1",
-                "/ a:1 100 b:1 30",
-            ),
-            (
-                "/ a:1 30 me:1 50",
-                "-5 30 a:1 1",
-                "-5 30 a:1 1",
-                "/ a:1 30 me:1 50",
-            ),
-            (
-                "you:1 1 20 / me:1 -5 a:1 30",
-                "20 you:1 0",
-                "20 you:1 0",
-                "you:1 1 20 / me:1 -5 a:1 30",
-            ),
-            (
-                "you:1 1 20 / + me:1 50",
-                "20 you:1 -1",
-                "20 you:1 -1",
-                "you:1 1 20 /",
-            ),
-        ],
+        "
+        you:1 1 20 /                | 20 you:1 -1   | =
+        you:1 1 20 / a:1 -5 b:1 30  | 20 you:1 -1   | you:1 1 20 / b:1 30
+        / a:1 30                    | -5 30 a:1 -1  | =
+        / a:1 ? b:1 30              | -5 100 a:1 -1 | / a:1 100 b:1 30
+        / a:1 30 me:1 50            | -5 30 a:1 1   | =
+        you:1 1 20 / me:1 -5 a:1 30 | 20 you:1 0    | =
+        you:1 1 20 / + me:1 50      | 20 you:1 -1   | you:1 1 20 /
+        ",
     );
-    rows(
+    CONTRACT.rows(
         NESTED,
-        &[
-            ("/", "0", "0", "/"),
-            ("/ me:1 50", "0", "0", "/ me:1 50"),
-            ("you:1 1 20 / a:1 -5", "0", "0", "you:1 1 20 / a:1 -5"),
-            ("me:1 1 20 / a:1 150", "1", "1", "me:1 2 30 / a:1 150"),
-            ("me:1 2 40 /", "1", "1", "me:1 2 40 /"),
-        ],
+        "
+        /                   | 0 | =
+        / me:1 50           | 0 | =
+        you:1 1 20 / a:1 -5 | 0 | =
+        me:1 1 20 / a:1 150 | 1 | me:1 2 30 / a:1 150
+        me:1 2 40 /         | 1 | =
+        ",
     );
 }
 
 #[test]
 fn release_frees_the_lock_leaves_the_queue_and_removes_places_that_have_ended() {
     let leaves = ["me:1", "0", "10000", CHANNEL, "publish", "1000000"];
-    rows(
+    CONTRACT.rows(
         Call(RELEASE, &leaves),
-        &[
-            ("/", "0", "0", "/"),
-            ("me:1 1 20 /", "1", "0", "/"),
-            ("me:1 3 20 / a:1 130", "1", "0", "/ a:1 130"),
-            ("me:1 1 20 / a:1 -5 b:1 130", "1", "0", "/ b:1 130"),
-            ("me:1 1 20 / a:1 -5", "1", "0", "/"),
-            ("me:1 1 20 / a:1 ?", "1", "0", "/ a:1 ?"),
-            // Those that end after it come earlier.
-            (
-                "you:1 1 20 / a:1 130 me:1 230 b:1 330 c:1 150 d:1 30",
-                "-1",
-                "-1",
-                "you:1 1 20 / a:1 130 b:1 230 c:1 150 d:1 30",
-            ),
-            ("/ me:1 50 a:1 350", "0", "0", "/ a:1 300"),
-            // It is gone before anybody's turn is looked at.
-            ("/ me:1 -5 a:1 350", "0", "0", "/ a:1 350"),
-            ("/ a:1 -5 me:1 50 b:1 350", "0", "0", "/ b:1 300"),
-            ("/ me:1 50 a:1 -5 b:1 350", "0", "0", "/ b:1 300"),
-            ("you:1 1 20 / + me:1 50", "-1", "-1", "you:1 1 20 /"),
-            ("you:1 1 20 / me:1 ?", "-1", "-1", "you:1 1 20 /"),
-            ("you:1 1 20 / a:1 -5", "-1", "-1", "you:1 1 20 / a:1 -5"),
-        ],
+        "
+        /                                                    | 0  | 0  | =
+        me:1 1 20 /                                          | 1  | 0  | /
+        me:1 3 20 / a:1 130                                  | 1  | 0  | / a:1 130
+        me:1 1 20 / a:1 -5 b:1 130                           | 1  | 0  | / b:1 130
+        me:1 1 20 / a:1 -5                                   | 1  | 0  | /
+        me:1 1 20 / a:1 ?                                    | 1  | 0  | / a:1 ?
+        // Those that end after it come earlier.
+        you:1 1 20 / a:1 130 me:1 230 b:1 330 c:1 150 d:1 30 | -1 | -1 | you:1 1 20 / a:1 130 b:1 230 c:1 150 d:1 30
+        / me:1 50 a:1 350                                    | 0  | 0  | / a:1 300
+        // It is gone before anybody's turn is looked at.
+        / me:1 -5 a:1 350                                    | 0  | 0  | / a:1 350
+        / a:1 -5 me:1 50 b:1 350                             | 0  | 0  | / b:1 300
+        / me:1 50 a:1 -5 b:1 350                             | 0  | 0  | / b:1 300
+        you:1 1 20 / + me:1 50                               | -1 | -1 | you:1 1 20 /
+        you:1 1 20 / me:1 ?                                  | -1 | -1 | you:1 1 20 /
+        you:1 1 20 / a:1 -5                                  | -1 | -1 | =
+        ",
     );
     let stays = ["me:1", "0", "10000", CHANNEL, "publish", "0"];
-    rows(
+    CONTRACT.rows(
         Call(RELEASE, &stays),
-        &[
-            ("me:1 1 20 / a:1 -5 b:1 130", "1", "0", "/ b:1 130"),
-            (
-                "you:1 1 20 / a:1 130 me:1 230",
-                "-1",
-                "-1",
-                "you:1 1 20 / a:1 130 me:1 230",
-            ),
-            ("/ me:1 50 a:1 350", "0", "0", "/ me:1 50 a:1 350"),
-            ("/ a:1 -5 me:1 50", "0", "0", "/ me:1 50"),
-        ],
+        "
+        me:1 1 20 / a:1 -5 b:1 130    | 1  | 0  | / b:1 130
+        you:1 1 20 / a:1 130 me:1 230 | -1 | -1 | =
+        / me:1 50 a:1 350             | 0  | 0  | =
+        / a:1 -5 me:1 50              | 0  | 0  | / me:1 50
+        ",
     );
     let nested = ["me:1", "1", "300000", CHANNEL, "publish", "1000000"];
-    rows(
+    CONTRACT.rows(
         Call(RELEASE, &nested),
-        &[
-            ("me:1 2 20 / a:1 -5", "1", "1", "me:1 1 30 / a:1 -5"),
-            ("me:1 1 40 /", "1", "1", "me:1 1 40 /"),
-            ("you:1 1 20 / a:1 50", "-1", "-1", "you:1 1 20 / a:1 50"),
-            ("/ a:1 -5 b:1 50", "0", "0", "/ b:1 50"),
-        ],
+        "
+        me:1 2 20 / a:1 -5  | 1  | me:1 1 30 / a:1 -5
+        me:1 1 40 /         | 1  | =
+        you:1 1 20 / a:1 50 | -1 | =
+        / a:1 -5 b:1 50     | 0  | / b:1 50
+        ",
     );
 }
 
@@ -467,84 +291,51 @@ fn many_owners_leave_in_one_call() {
     let three = [
         CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000", "me:3", "500000",
     ];
-    rows(
+    CONTRACT.rows(
         Call(LEAVE, &three),
-        &[
-            ("/", "0 0 0", "0 0 0", "/"),
-            ("me:2 2 20 / a:1 130", "0 1 0", "0 0 0", "/ a:1 130"),
-            ("me:2 1 20 / a:1 -5 me:1 50", "0 1 0", "0 0 0", "/"),
-            ("you:1 1 20 /", "-1 -1 -1", "-1 -1 -1", "you:1 1 20 /"),
-            // Each place comes earlier by the waits of those before it that leave.
-            (
-                "you:1 1 20 / a:1 130 me:1 230 b:1 330 me:2 430 me:3 480 c:1 580 d:1 180",
-                "-1 -1 -1",
-                "-1 -1 -1",
-                "you:1 1 20 / a:1 130 b:1 230 c:1 330 d:1 180",
-            ),
-            (
-                "/ me:1 100 a:1 -5 me:2 300 b:1 700 me:3 800 c:1 900",
-                "0 0 0",
-                "0 0 0",
-                "/ b:1 500 c:1 650",
-            ),
-            (
-                "you:1 1 20 / + me:1 50 a:1 150 me:2 ?",
-                "-1 -1 -1",
-                "-1 -1 -1",
-                "you:1 1 20 / a:1 150",
-            ),
-        ],
+        "
+        /                                                                       | 0 0 0    | 0 0 0    | =
+        me:2 2 20 / a:1 130                                                     | 0 1 0    | 0 0 0    | / a:1 130
+        me:2 1 20 / a:1 -5 me:1 50                                              | 0 1 0    | 0 0 0    | /
+        you:1 1 20 /                                                            | -1 -1 -1 | -1 -1 -1 | =
+        // Each place comes earlier by the waits of those before it that leave.
+        you:1 1 20 / a:1 130 me:1 230 b:1 330 me:2 430 me:3 480 c:1 580 d:1 180 | -1 -1 -1 | -1 -1 -1 | you:1 1 20 / a:1 130 b:1 230 c:1 330 d:1 180
+        / me:1 100 a:1 -5 me:2 300 b:1 700 me:3 800 c:1 900                     | 0 0 0    | 0 0 0    | / b:1 500 c:1 650
+        you:1 1 20 / a:1 150 me:2 ? + me:1 50                                   | -1 -1 -1 | -1 -1 -1 | you:1 1 20 / a:1 150
+        ",
     );
 }
 
 #[test]
 fn force_unlock_frees_the_named_owner_alone_until_its_limit() {
-    rows(
+    CONTRACT.rows(
         Call(FORCE_UNLOCK, &["you:1", "0", CHANNEL]),
-        &[
-            ("/ a:1 -5", "0", "0", "/ a:1 -5"),
-            ("me:1 1 20 / a:1 -5", "0", "0", "me:1 1 20 / a:1 -5"),
-            ("you:1 2 20 / a:1 -5 b:1 50", "1", "0", "/ b:1 50"),
-            ("you:1 1 -1 /", "1", "0", "/"),
-        ],
+        "
+        / a:1 -5                   | 0 | 0 | =
+        me:1 1 20 / a:1 -5         | 0 | 0 | =
+        you:1 2 20 / a:1 -5 b:1 50 | 1 | 0 | / b:1 50
+        you:1 1 -1 /               | 1 | 0 | /
+        ",
     );
-    rows(
+    CONTRACT.rows(
         Call(FORCE_UNLOCK, &["you:1", "1", CHANNEL]),
-        &[("you:1 2 20 / a:1 -5", "-1", "-1", "you:1 2 20 / a:1 -5")],
+        "
+        you:1 2 20 / a:1 -5 | -1 | =
+        ",
     );
 }
 
 #[test]
 fn inspect_shows_the_holder_and_the_queue() {
-    rows(
+    CONTRACT.rows(
         Call(INSPECT, &[]),
-        &[
-            ("/", "nil", "nil", "/"),
-            (
-                "me:1 2 20 /",
-                "20 me:1 2 now ",
-                "20 me:1 2 now ",
-                "me:1 2 20 /",
-            ),
-            (
-                "me:1 2 -1 / a:1 -5 b:1 50 c:1 ?",
-                "-1 me:1 2 now a:1 -5 b:1 50 c:1 nil",
-                "-1 me:1 2 now a:1 -5 b:1 50 c:1 nil",
-                "me:1 2 -1 / a:1 -5 b:1 50 c:1 ?",
-            ),
-            (
-                "/ a:1 50",
-                "-2 nil 0 now a:1 50",
-                "-2 nil 0 now a:1 50",
-                "/ a:1 50",
-            ),
-            (
-                "mode read a:1 1 20 /",
-                "-3 a hash of another kind",
-                "-3 a hash of another kind",
-                "mode read a:1 1 20 /",
-            ),
-        ],
+        "
+        /                               | nil                                 | =
+        me:1 2 20 /                     | 20 me:1 2 now []                    | =
+        me:1 2 -1 / a:1 -5 b:1 50 c:1 ? | -1 me:1 2 now a:1 -5 b:1 50 c:1 nil | =
+        / a:1 50                        | -2 nil 0 now a:1 50                 | =
+        mode read a:1 1 20 /            | -3 a hash of another kind           | =
+        ",
     );
 }
 
@@ -610,28 +401,15 @@ fn a_lease_that_the_server_refuses_leaves_nothing_behind() {
     }
 }
 
-/// What the channels of this server have got.
-struct Listener<'a>(redis::PubSub<'a>);
-
-impl<'a> Listener<'a> {
-    fn of(control: &'a mut Control) -> Self {
-        let mut messages = control.connection.as_pubsub();
-        messages.psubscribe("*").expect("subscribed");
-        messages.set_read_timeout(Some(ms(20))).expect("set");
-        Self(messages)
-    }
-
-    /// The owners that were told since the last look.
-    fn told(&mut self) -> Vec<String> {
-        let messages = std::iter::from_fn(|| self.0.get_message().ok());
-        let owners = messages.map(|message| {
-            assert_eq!(message.get_payload::<String>().expect("text"), "0");
-            let owner = message.get_channel_name().strip_prefix(CHANNEL);
-            let owner = owner.and_then(|owner| owner.strip_prefix(':'));
-            owner.expect("an owner's channel").to_owned()
-        });
-        owners.collect()
-    }
+/// The owners that were told since the last look.
+fn told(listener: &mut Listener<'_>) -> String {
+    let owners = listener.heard().into_iter().map(|(channel, message)| {
+        assert_eq!(message, "0");
+        let owner = channel.strip_prefix(CHANNEL);
+        let owner = owner.and_then(|owner| owner.strip_prefix(':'));
+        owner.expect("an owner's channel").to_owned()
+    });
+    owners.collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -640,29 +418,25 @@ fn the_owner_whose_turn_it_is_is_told_and_no_other() {
     let control = &mut server.control();
     let mut listens = server.control();
     let mut listener = Listener::of(&mut listens);
-    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
-    let stays = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]);
     let nested = Call(RELEASE, &["me:1", "1", "1", CHANNEL, "publish", "1000000"]);
-    let leave = [CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"];
-    let leave = Call(LEAVE, &leave);
     let force = Call(FORCE_UNLOCK, &["you:1", "0", CHANNEL, "publish"]);
     let late = Call(FORCE_UNLOCK, &["you:1", "1", CHANNEL, "publish"]);
     // call, state, answer, who is told
     let table = [
-        (release, "me:1 1 20 / a:1 50 b:1 150", "2", "a:1"),
-        (release, "me:1 1 20 / a:1 -5 b:1 150", "2", "b:1"),
-        (release, "me:1 1 20 / a:1 ?", "2", "a:1"),
-        (release, "me:1 1 20 /", "1", ""),
-        (release, "you:1 1 20 / me:1 50 a:1 150", "-1", ""),
+        (ENDS, "me:1 1 20 / a:1 50 b:1 150", "2", "a:1"),
+        (ENDS, "me:1 1 20 / a:1 -5 b:1 150", "2", "b:1"),
+        (ENDS, "me:1 1 20 / a:1 ?", "2", "a:1"),
+        (ENDS, "me:1 1 20 /", "1", ""),
+        (ENDS, "you:1 1 20 / me:1 50 a:1 150", "-1", ""),
         // Its turn came when the lock became free, or when an earlier copy was executed: nobody else tells the next one.
-        (release, "/ me:1 50 a:1 150", "0", "a:1"),
-        (release, "/ a:1 50 me:1 150", "0", "a:1"),
-        (release, "/ me:1 50", "0", ""),
-        (stays, "/ me:1 50 a:1 150", "0", "me:1"),
+        (ENDS, "/ me:1 50 a:1 150", "0", "a:1"),
+        (ENDS, "/ a:1 50 me:1 150", "0", "a:1"),
+        (ENDS, "/ me:1 50", "0", ""),
+        (STAYS, "/ me:1 50 a:1 150", "0", "me:1"),
         (nested, "me:1 2 20 / a:1 50", "1", ""),
-        (leave, "/ me:1 50 a:1 -5 me:2 50 b:1 50", "0 0", "b:1"),
-        (leave, "you:1 1 20 / me:1 50 a:1 150", "-1 -1", ""),
-        (leave, "me:2 1 20 / me:1 50 a:1 150", "0 1", "a:1"),
+        (BOTH_LEAVE, "/ me:1 50 a:1 -5 me:2 50 b:1 50", "0 0", "b:1"),
+        (BOTH_LEAVE, "you:1 1 20 / me:1 50 a:1 150", "-1 -1", ""),
+        (BOTH_LEAVE, "me:2 1 20 / me:1 50 a:1 150", "0 1", "a:1"),
         (force, "you:1 1 20 / a:1 -5 b:1 150", "1", "b:1"),
         (force, "me:1 1 20 / a:1 50", "0", ""),
         (late, "you:1 1 20 / a:1 50", "-1", ""),
@@ -676,11 +450,11 @@ fn the_owner_whose_turn_it_is_is_told_and_no_other() {
         (QUEUES, "/ me:1 50 a:1 150", "1", ""),
         (QUEUES, "you:1 1 20 / a:1 -5 b:1 30", "20 you:1 1", ""),
     ];
-    for (call, state, answer, told) in table {
+    for (call, state, answer, owner) in table {
         set(control, state);
         let what = format!("{state}: {:?}", call.1);
         assert_eq!(run(control, call), answer, "{what}");
-        assert_eq!(listener.told().join(" "), told, "{what}");
+        assert_eq!(told(&mut listener), owner, "{what}");
     }
 }
 
@@ -720,172 +494,58 @@ fn a_message_goes_the_way_that_was_asked_for() {
 /// and waits, and no hold of another owner ends.
 #[test]
 fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
-    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
-    let keeps = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]);
-    let nested = Call(
-        RELEASE,
-        &["me:1", "1", "10000", CHANNEL, "publish", "1000000"],
-    );
-    let leave = Call(
-        LEAVE,
-        &[CHANNEL, "publish", "me:1", "1000000", "me:2", "1000000"],
-    );
-    let force = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]);
-    // What comes between.
-    let attempts = Call(
-        ACQUIRE,
-        &["a:1", "1", "90000", "1000000", "1000000", CHANNEL],
-    );
-    let frees = Call(RELEASE, &["you:1", "0", "1", CHANNEL, "publish", "1000000"]);
-    let goes = Call(RELEASE, &["a:1", "0", "1", CHANNEL, "publish", "1000000"]);
-    let ends = Call("redis.call('del', KEYS[1]) return 1", &[]);
-    // call, state, first answer, what comes between, second answer, state after both
-    let table = [
-        (QUEUES, "/", "1", attempts, "1", "me:1 1 5 / a:1 105"),
-        (QUEUES, "/", "1", ends, "1", "me:1 1 5 /"),
-        (
-            QUEUES,
-            "/ me:1 50 a:1 350",
-            "1",
-            ends,
-            "-5 300 a:1 1",
-            "/ a:1 300 me:1 400",
-        ),
-        (
-            QUEUES,
-            "you:1 1 20 /",
-            "20 you:1 0",
-            attempts,
-            "20 you:1 0",
-            "you:1 1 20 / me:1 120 a:1 220",
-        ),
-        (
-            QUEUES,
-            "you:1 1 20 /",
-            "20 you:1 0",
-            frees,
-            "1",
-            "me:1 1 5 /",
-        ),
-        (
-            QUEUES,
-            "you:1 1 20 / a:1 50",
-            "20 you:1 1",
-            frees,
-            "-5 50 a:1 1",
-            "/ a:1 50 me:1 150",
-        ),
-        (
-            QUEUES,
-            "you:1 1 20 / a:1 50",
-            "20 you:1 1",
-            goes,
-            "20 you:1 0",
-            "you:1 1 20 / me:1 100",
-        ),
-        (
-            QUEUES,
-            "/ a:1 50",
-            "-5 50 a:1 1",
-            attempts,
-            "9 a:1 0",
-            "a:1 1 9 / me:1 100",
-        ),
-        (QUEUES, "/ a:1 50", "-5 50 a:1 1", goes, "1", "me:1 1 5 /"),
-        (
-            ATTEMPTS,
-            "you:1 1 20 /",
-            "20 you:1 -1",
-            frees,
-            "1",
-            "me:1 1 5 /",
-        ),
-        (ATTEMPTS, "/", "1", ends, "1", "me:1 1 5 /"),
-        (NESTED, "me:1 1 20 /", "1", ends, "0", "/"),
-        (
-            release,
-            "me:1 1 20 / a:1 50",
-            "1",
-            attempts,
-            "-1",
-            "a:1 1 9 /",
-        ),
-        (release, "me:1 1 20 /", "1", attempts, "-1", "a:1 1 9 /"),
-        (release, "me:1 1 20 / a:1 50", "1", goes, "0", "/"),
-        (
-            release,
-            "you:1 1 20 / me:1 50 a:1 350",
-            "-1",
-            frees,
-            "0",
-            "/ a:1 300",
-        ),
-        (
-            release,
-            "you:1 1 20 / me:1 50 a:1 350",
-            "-1",
-            attempts,
-            "-1",
-            "you:1 1 20 / a:1 300",
-        ),
-        // A late copy removes the place that a younger call of its owner has taken: that call takes one again, behind others.
-        (release, "me:1 1 20 / a:1 50", "1", QUEUES, "0", "/ a:1 50"),
-        (
-            keeps,
-            "me:1 1 20 / a:1 50",
-            "1",
-            QUEUES,
-            "0",
-            "/ a:1 50 me:1 150",
-        ),
-        // And it frees what a younger call has: the core begins none before the release is answered.
-        (keeps, "me:1 1 20 /", "1", QUEUES, "1", "/"),
-        (nested, "me:1 2 20 /", "1", ends, "0", "/"),
-        (
-            nested,
-            "me:1 2 20 / a:1 50",
-            "1",
-            attempts,
-            "1",
-            "me:1 1 20 / a:1 100",
-        ),
-        (
-            leave,
-            "you:1 1 20 / me:1 50 a:1 350 me:2 400",
-            "-1 -1",
-            attempts,
-            "-1 -1",
-            "you:1 1 20 / a:1 300",
-        ),
-        (
-            leave,
-            "you:1 1 20 / me:1 50 a:1 350 me:2 400",
-            "-1 -1",
-            frees,
-            "0 0",
-            "/ a:1 300",
-        ),
-        (
-            leave,
-            "me:1 1 20 / a:1 50 me:2 400",
-            "1 0",
-            attempts,
-            "-1 -1",
-            "a:1 1 9 /",
-        ),
-        (force, "me:1 1 20 / a:1 50", "1", attempts, "0", "a:1 1 9 /"),
-        (force, "you:1 1 20 / a:1 50", "0", frees, "0", "/ a:1 50"),
+    let nested = ["me:1", "1", "10000", CHANNEL, "publish", "1000000"];
+    let attempts = ["a:1", "1", "90000", "1000000", "1000000", CHANNEL];
+    let frees = ["you:1", "0", "1", CHANNEL, "publish", "1000000"];
+    let leaves = ["a:1", "0", "1", CHANNEL, "publish", "1000000"];
+    let calls = [
+        ("QUEUES", QUEUES),
+        ("ATTEMPTS", ATTEMPTS),
+        ("NESTED", NESTED),
+        ("ENDS", ENDS),
+        ("STAYS", STAYS),
+        ("LEAVE", BOTH_LEAVE),
+        ("FORCED", FORCED),
+        ("nested", Call(RELEASE, &nested)),
+        ("a:1 attempts", Call(ACQUIRE, &attempts)),
+        ("you:1 frees", Call(RELEASE, &frees)),
+        ("a:1 leaves", Call(RELEASE, &leaves)),
+        ("hold expires", Call(EXPIRES, &[])),
     ];
-    let server = Server::start();
-    let control = &mut server.control();
-    for (call, state, first, between, second, after) in table {
-        let what = format!("{state}: {:?}, then {:?}", call.1, between.1);
-        set(control, state);
-        assert_eq!(run(control, call), first, "{what}");
-        run(control, between);
-        assert_eq!(run(control, call), second, "{what}");
-        assert_eq!(seen(control), after, "{what}");
-    }
+    CONTRACT.rows_between(
+        &calls,
+        "
+        QUEUES   | /                                     | 1           | a:1 attempts | 1            | me:1 1 5 / a:1 105
+        QUEUES   | /                                     | 1           | hold expires | 1            | me:1 1 5 /
+        QUEUES   | / me:1 50 a:1 350                     | 1           | hold expires | -5 300 a:1 1 | / a:1 300 me:1 400
+        QUEUES   | you:1 1 20 /                          | 20 you:1 0  | a:1 attempts | 20 you:1 0   | you:1 1 20 / me:1 120 a:1 220
+        QUEUES   | you:1 1 20 /                          | 20 you:1 0  | you:1 frees  | 1            | me:1 1 5 /
+        QUEUES   | you:1 1 20 / a:1 50                   | 20 you:1 1  | you:1 frees  | -5 50 a:1 1  | / a:1 50 me:1 150
+        QUEUES   | you:1 1 20 / a:1 50                   | 20 you:1 1  | a:1 leaves   | 20 you:1 0   | you:1 1 20 / me:1 100
+        QUEUES   | / a:1 50                              | -5 50 a:1 1 | a:1 attempts | 9 a:1 0      | a:1 1 9 / me:1 100
+        QUEUES   | / a:1 50                              | -5 50 a:1 1 | a:1 leaves   | 1            | me:1 1 5 /
+        ATTEMPTS | you:1 1 20 /                          | 20 you:1 -1 | you:1 frees  | 1            | me:1 1 5 /
+        ATTEMPTS | /                                     | 1           | hold expires | 1            | me:1 1 5 /
+        NESTED   | me:1 1 20 /                           | 1           | hold expires | 0            | /
+        ENDS     | me:1 1 20 / a:1 50                    | 1           | a:1 attempts | -1           | a:1 1 9 /
+        ENDS     | me:1 1 20 /                           | 1           | a:1 attempts | -1           | a:1 1 9 /
+        ENDS     | me:1 1 20 / a:1 50                    | 1           | a:1 leaves   | 0            | /
+        ENDS     | you:1 1 20 / me:1 50 a:1 350          | -1          | you:1 frees  | 0            | / a:1 300
+        ENDS     | you:1 1 20 / me:1 50 a:1 350          | -1          | a:1 attempts | -1           | you:1 1 20 / a:1 300
+        // A late copy removes the place that a younger call of its owner has taken: that call takes one again, behind others.
+        ENDS     | me:1 1 20 / a:1 50                    | 1           | QUEUES       | 0            | / a:1 50
+        STAYS    | me:1 1 20 / a:1 50                    | 1           | QUEUES       | 0            | / a:1 50 me:1 150
+        // And it frees what a younger call has: the core begins none before the release is answered.
+        STAYS    | me:1 1 20 /                           | 1           | QUEUES       | 1            | /
+        nested   | me:1 2 20 /                           | 1           | hold expires | 0            | /
+        nested   | me:1 2 20 / a:1 50                    | 1           | a:1 attempts | 1            | me:1 1 20 / a:1 100
+        LEAVE    | you:1 1 20 / me:1 50 a:1 350 me:2 400 | -1 -1       | a:1 attempts | -1 -1        | you:1 1 20 / a:1 300
+        LEAVE    | you:1 1 20 / me:1 50 a:1 350 me:2 400 | -1 -1       | you:1 frees  | 0 0          | / a:1 300
+        LEAVE    | me:1 1 20 / a:1 50 me:2 400           | 1 0         | a:1 attempts | -1 -1        | a:1 1 9 /
+        FORCED   | me:1 1 20 / a:1 50                    | 1           | a:1 attempts | 0            | a:1 1 9 /
+        FORCED   | you:1 1 20 / a:1 50                   | 0           | you:1 frees  | 0            | / a:1 50
+        ",
+    );
 }
 
 /// Without the fence a copy may be executed after its owner has gone. Its owner learns of what it leaves from the next answer
@@ -894,7 +554,6 @@ fn another_party_between_two_copies_keeps_its_place_and_its_hold() {
 fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
     let server = Server::start();
     let control = &mut server.control();
-    let release = Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]);
     let another = Call(
         ACQUIRE,
         &["me:2", "1", "50000", "1000000", "1000000", CHANNEL],
@@ -906,7 +565,7 @@ fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
     ] {
         set(control, state);
         // The first copy, its release, and the late copy.
-        for call in [QUEUES, release, QUEUES] {
+        for call in [QUEUES, ENDS, QUEUES] {
             run(control, call);
         }
         assert_eq!(run(control, another), found, "{state}");
@@ -917,7 +576,7 @@ fn a_copy_that_comes_after_its_owner_has_gone_leaves_what_a_release_removes() {
             run(control, Call(RELEASE, &gone));
             assert_eq!(run(control, another), "-5 100 me:1 1", "{state}");
         }
-        run(control, release);
+        run(control, ENDS);
         assert_eq!(run(control, another), "1", "{state}");
         assert_eq!(seen(control), "me:2 1 5 /", "{state}");
     }
@@ -984,8 +643,8 @@ const CALLS: [Call<'_>; 11] = [
     QUEUES,
     ATTEMPTS,
     NESTED,
-    Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "1000000"]),
-    Call(RELEASE, &["me:1", "0", "1", CHANNEL, "publish", "0"]),
+    ENDS,
+    STAYS,
     Call(
         RELEASE,
         &["me:1", "1", "300000", CHANNEL, "publish", "1000000"],
@@ -994,7 +653,7 @@ const CALLS: [Call<'_>; 11] = [
         LEAVE,
         &[CHANNEL, "publish", "me:1", "1000000", "b:1", "1000000"],
     ),
-    Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL]),
+    FORCED,
     Call(FORCE_UNLOCK, &["you:1", "99999999999999", CHANNEL]),
     Call(INSPECT, &[]),
     Call(RENEW, &["me:1", "300000"]),
@@ -1022,7 +681,8 @@ const CONTRACT: Contract<'_> = Contract {
 fn whichever_right_is_missing_the_lock_and_its_queue_are_unchanged_or_complete() {
     CONTRACT.holds_without_a_right(
         "hget hincrby hlen hkeys hexists exists pttl pexpire publish del time \
-                    lindex lpos lrange lrem persist rpush zscore zrange zadd zrem",
+         lindex lpos lrange lrem persist rpush zscore zrange zadd zrem resetchannels",
+        5,
     );
 }
 
@@ -1055,7 +715,7 @@ fn roll(rolls: &mut Rolls) -> (&'static str, Vec<&'static str>) {
         11 => (RENEW, vec![owner, lease]),
         12 => (FORCE_UNLOCK, vec![owner, "0", "c"]),
         // The lease ends.
-        13 => ("redis.call('del', KEYS[1]) return 1", Vec::new()),
+        13 => (EXPIRES, Vec::new()),
         // A place ends.
         14 => (
             "if redis.call('zscore', KEYS[3], ARGV[1]) then redis.call('zadd', KEYS[3], 1, ARGV[1]) end return 1",
@@ -1066,34 +726,22 @@ fn roll(rolls: &mut Rolls) -> (&'static str, Vec<&'static str>) {
     }
 }
 
-/// The hundreds of seconds of which this is what is left, give or take a second: the server's clock and an expiry are
-/// read in different milliseconds.
-fn hundreds(left: i64) -> i64 {
-    (left.max(0) + 98_999) / 100_000
-}
-
-/// With times in [`hundreds`].
-fn rounded(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Int(left @ 1_000..) => format!("{} s", hundreds(*left) * 100),
-        redis::Value::Array(items) => items.iter().map(rounded).collect::<Vec<_>>().join(" "),
-        other => format!("{other:?}"),
-    }
-}
+/// Milliseconds: the server's clock and an expiry are read in different ones.
+const SLACK: i64 = 1_000;
 
 impl Seen {
-    /// With times as [`rounded`] has them; a place that has ended has 0 left.
+    /// With times in hundreds of seconds; a place that has ended has 0 left.
     fn rounded(&self) -> String {
         let places = self
             .places
             .iter()
-            .map(|(owner, ends)| (owner, hundreds(*ends)));
+            .map(|(owner, ends)| (owner, hundreds(*ends, SLACK)));
         let mut places: Vec<_> = places.collect();
         places.sort();
         format!(
             "{:?} {} {:?} {places:?}",
             self.fields,
-            hundreds(self.left),
+            hundreds(self.left, SLACK),
             self.queue
         )
     }
@@ -1118,47 +766,26 @@ impl Seen {
 /// they leave is the same.
 #[test]
 fn of_twenty_thousand_random_calls_a_second_copy_changes_nothing() {
-    const CALLS: usize = 20_000;
-    const AT_ONCE: usize = 100;
     let server = Server::start();
-    let mut control = server.control();
-    let mut rolls = Rolls(0x9E37_79B9_7F4A_7C15);
     let (mut held, mut long) = (0, 0);
-    for batch in 0..CALLS / AT_ONCE {
-        let mut pipe = redis::pipe();
-        let mut calls = Vec::new();
-        for _ in 0..AT_ONCE {
-            let (script, args) = roll(&mut rolls);
-            for (name, copies) in [("once", 1), ("twice", 2)] {
-                let keys = keys(name);
-                let named = if script == RENEW { 1 } else { 3 };
-                for _ in 0..copies {
-                    let call = pipe.cmd("EVAL").arg(script).arg(named);
-                    call.arg(&keys[..named]).arg(&args);
-                }
-                pipe.cmd("EVAL").arg(LOOK).arg(3).arg(&keys);
-            }
-            calls.push((script.lines().next(), args));
-        }
-        let answers: Vec<redis::Value> = pipe
-            .query(&mut control.connection)
-            .expect("every call is answered");
-        for (nth, answers) in answers.chunks(5).enumerate() {
-            let what = format!("call {nth} of batch {batch}: {:?}", calls[nth]);
-            let [once, state, first, _, after_both] = answers else {
-                panic!("{what}: {answers:?}")
-            };
-            assert_eq!(rounded(once), rounded(first), "{what}");
-            let (state, after_both) = (Seen::read(state), Seen::read(after_both));
-            assert_eq!(state.rounded(), after_both.rounded(), "{what}");
-            state.check(&what);
-            after_both.check(&what);
-            held += usize::from(!state.fields.is_empty());
-            long += usize::from(state.queue.len() > 1);
-        }
-    }
+    let calls = RandomCalls {
+        seed: 0x9E37_79B9_7F4A_7C15,
+        roll: &roll,
+        keys: &|name, call| keys(name)[..if call.0 == RENEW { 1 } else { 3 }].to_vec(),
+        look: LOOK,
+        slack: SLACK,
+    };
+    calls.send(&mut server.control(), |sent| {
+        let what = &sent.what;
+        let [once, twice] = [sent.once, sent.twice].map(Seen::read);
+        assert_eq!(once.rounded(), twice.rounded(), "{what}");
+        once.check(what);
+        twice.check(what);
+        held += usize::from(!once.fields.is_empty());
+        long += usize::from(once.queue.len() > 1);
+    });
     assert!(
-        held > CALLS / 4 && long > CALLS / 20,
+        held > RANDOM_CALLS / 4 && long > RANDOM_CALLS / 20,
         "held {held}, queues {long}"
     );
 }

@@ -5,9 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use test_support::contract::{Call, Contract};
+use test_support::contract::{
+    Call, Contract, Listener, RANDOM_CALLS, RandomCalls, eval, items, lease, number, rounded,
+    shown, text, units,
+};
 use test_support::kinds;
-use test_support::{Control, Rolls, Server, ms, test};
+use test_support::{Control, Rolls, Server, test};
 
 const READ_ACQUIRE: &str = kinds::READ.acquire;
 const READ_RELEASE: &str = kinds::READ.release;
@@ -34,35 +37,8 @@ fn keys(name: &str, call: Call<'_>) -> Vec<String> {
     keys
 }
 
-/// Lists with spaces, and times that are left in units.
-fn shown(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Nil => "nil".to_owned(),
-        // A clock.
-        redis::Value::Int(1_000_000_000_000..) => "now".to_owned(),
-        redis::Value::Int(left) if *left > 999 => units(*left).to_string(),
-        redis::Value::Int(number) => number.to_string(),
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
-        other => format!("{other:?}"),
-    }
-}
-
-/// Milliseconds that are left in units of ten seconds, rounded up: a machine may stand still for seconds.
-fn units(left: i64) -> i64 {
-    if left < 0 {
-        left
-    } else {
-        (left + 9_999) / 10_000
-    }
-}
-
 fn run(control: &mut Control, call: Call<'_>) -> String {
-    let keys = keys("k", call);
-    let mut command = redis::cmd("EVAL");
-    let call = command.arg(call.0).arg(keys.len()).arg(keys).arg(call.1);
-    let answer = call.query(&mut control.connection);
-    answer.map_or_else(|error| format!("error: {error}"), |answer| shown(&answer))
+    eval(control, call, &keys("k", call))
 }
 
 /// The lock, and the keys of read holds with the milliseconds left of each.
@@ -81,27 +57,6 @@ struct Seen {
     fields: BTreeMap<String, String>,
     /// By owner and number, the milliseconds left.
     holds: BTreeMap<(String, usize), i64>,
-}
-
-fn text(value: &redis::Value) -> String {
-    match value {
-        redis::Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        other => panic!("{other:?}"),
-    }
-}
-
-fn number(value: &redis::Value) -> i64 {
-    match value {
-        redis::Value::Int(number) => *number,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn items(value: &redis::Value) -> &[redis::Value] {
-    match value {
-        redis::Value::Array(items) => items,
-        other => panic!("{other:?}"),
-    }
 }
 
 impl Seen {
@@ -135,7 +90,7 @@ impl Seen {
         let mut shown = String::new();
         if self.left != -2 {
             let mode = self.fields.get("mode").map_or("none", String::as_str);
-            write!(shown, "{mode} {}:", units(self.left)).expect("written");
+            write!(shown, "{mode} {}:", lease(self.left)).expect("written");
         }
         let owners = self.fields.keys().filter(|field| *field != "mode").cloned();
         let strays = self.holds.keys().map(|(owner, _)| owner.clone());
@@ -152,7 +107,7 @@ impl Seen {
             let count = count.filter(|_| !owner.ends_with(":write")).unwrap_or(0);
             let holds = (1..=last.max(count)).map(|nth| {
                 let left = self.holds.get(&(owner.clone(), nth));
-                left.map_or_else(|| "_".to_owned(), |left| units(*left).to_string())
+                left.map_or_else(|| "_".to_owned(), |left| lease(*left).to_string())
             });
             let holds: Vec<String> = holds.collect();
             if !holds.is_empty() {
@@ -218,23 +173,6 @@ fn set(control: &mut Control, state: &str) {
     pipe.exec(&mut control.connection).expect("set");
 }
 
-/// A row: the state before, the answers of both copies, and the state after each of them.
-type Row = (&'static str, &'static str, &'static str, &'static str);
-
-fn rows(call: Call<'_>, table: &[Row]) {
-    let server = Server::start();
-    let control = &mut server.control();
-    for (before, first, second, after) in table {
-        let what = format!("{before}: {:?}", call.1);
-        set(control, before);
-        assert_eq!(seen(control), *before, "{what}: as it is written");
-        assert_eq!(run(control, call), *first, "{what}");
-        assert_eq!(seen(control), *after, "{what}");
-        assert_eq!(run(control, call), *second, "{what}, again");
-        assert_eq!(seen(control), *after, "{what}, again");
-    }
-}
-
 const READ: Call<'_> = Call(READ_ACQUIRE, &["me:1", "1", "300000"]);
 const READ_AGAIN: Call<'_> = Call(READ_ACQUIRE, &["me:1", "2", "300000"]);
 const WRITE: Call<'_> = Call(WRITE_ACQUIRE, &["me:1:write", "1", "300000"]);
@@ -243,378 +181,186 @@ const READ_ENDS: Call<'_> = Call(READ_RELEASE, &["me:1", "0", "1", CHANNEL]);
 const READ_STAYS: Call<'_> = Call(READ_RELEASE, &["me:1", "1", "100000", CHANNEL]);
 const WRITE_ENDS: Call<'_> = Call(WRITE_RELEASE, &["me:1:write", "0", "1", CHANNEL]);
 const WRITE_STAYS: Call<'_> = Call(WRITE_RELEASE, &["me:1:write", "1", "300000", CHANNEL]);
+const RENEW: Call<'_> = Call(READ_RENEW, &["me:1", "300000"]);
+const FORCED: Call<'_> = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL, "publish"]);
+const WRITE_FORCED: Call<'_> = Call(FORCE_UNLOCK, &["me:1:write", "0", CHANNEL, "publish"]);
 
 #[test]
 fn read_acquire_joins_readers_and_an_own_writer() {
-    rows(
+    CONTRACT.rows(
         READ,
-        &[
-            ("", "2", "2", "read 30: me:1 1 [30]"),
-            (
-                "read 20: you:1 1 [20]",
-                "2",
-                "2",
-                "read 30: me:1 1 [30] you:1 1 [20]",
-            ),
-            (
-                "read 60: you:1 1 [60]",
-                "2",
-                "2",
-                "read 60: me:1 1 [30] you:1 1 [60]",
-            ),
-            (
-                "write 20: me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 1 [30] me:1:write 1",
-            ),
-            (
-                "write 20: you:1:write 1",
-                "20 you:1:write",
-                "20 you:1:write",
-                "write 20: you:1:write 1",
-            ),
-            (
-                "write 20: you:1 1 [20] you:1:write 1",
-                "20 you:1:write",
-                "20 you:1:write",
-                "write 20: you:1 1 [20] you:1:write 1",
-            ),
-            (
-                "write -1: you:1:write 1",
-                "-1 you:1:write",
-                "-1 you:1:write",
-                "write -1: you:1:write 1",
-            ),
-            // An earlier copy has taken it, or an outer hold.
-            ("read 20: me:1 1 [20]", "2", "2", "read 30: me:1 1 [30]"),
-            ("read 60: me:1 1 [60]", "2", "2", "read 60: me:1 1 [60]"),
-            (
-                "read 20: me:1 3 [10 20 20]",
-                "2",
-                "2",
-                "read 30: me:1 1 [30]",
-            ),
-            ("read 20: me:1 2 [60 20]", "2", "2", "read 30: me:1 1 [60]"),
-            (
-                "write 20: me:1 2 [20 20] me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 1 [30] me:1:write 1",
-            ),
-            // A hold that had lost its key has one again.
-            ("read 20: me:1 1 [_]", "2", "2", "read 30: me:1 1 [30]"),
-            // What an earlier lock has left.
-            ("+ me:1 [60]", "2", "2", "read 30: me:1 1 [60]"),
-            ("+ me:1 [10]", "2", "2", "read 30: me:1 1 [30]"),
-            (
-                "none 20: me:1 1 [_]",
-                "-3 a hash of another kind",
-                "-3 a hash of another kind",
-                "none 20: me:1 1 [_]",
-            ),
-        ],
+        "
+                                              | 2                         | read 30: me:1 1 [30]
+        read 20: you:1 1 [20]                 | 2                         | read 30: me:1 1 [30] you:1 1 [20]
+        read 60: you:1 1 [60]                 | 2                         | read 60: me:1 1 [30] you:1 1 [60]
+        write 20: me:1:write 1                | 1                         | write 30: me:1 1 [30] me:1:write 1
+        write 20: you:1:write 1               | 20 you:1:write            | =
+        write 20: you:1 1 [20] you:1:write 1  | 20 you:1:write            | =
+        write -1: you:1:write 1               | -1 you:1:write            | =
+        // An earlier copy has taken it, or an outer hold.
+        read 20: me:1 1 [20]                  | 2                         | read 30: me:1 1 [30]
+        read 60: me:1 1 [60]                  | 2                         | =
+        read 20: me:1 3 [10 20 20]            | 2                         | read 30: me:1 1 [30]
+        read 20: me:1 2 [60 20]               | 2                         | read 30: me:1 1 [60]
+        write 20: me:1 2 [20 20] me:1:write 1 | 1                         | write 30: me:1 1 [30] me:1:write 1
+        // A hold that had lost its key has one again.
+        read 20: me:1 1 [_]                   | 2                         | read 30: me:1 1 [30]
+        // What an earlier lock has left.
+        + me:1 [60]                           | 2                         | read 30: me:1 1 [60]
+        + me:1 [10]                           | 2                         | read 30: me:1 1 [30]
+        none 20: me:1 1 [_]                   | -3 a hash of another kind | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         READ_AGAIN,
-        &[
-            ("", "0", "0", ""),
-            ("read 20: you:1 1 [20]", "0", "0", "read 20: you:1 1 [20]"),
-            ("write 20: me:1:write 1", "0", "0", "write 20: me:1:write 1"),
-            (
-                "read 20: me:1 1 [20] you:1 1 [20]",
-                "2",
-                "2",
-                "read 30: me:1 2 [20 30] you:1 1 [20]",
-            ),
-            ("read 60: me:1 1 [60]", "2", "2", "read 60: me:1 2 [60 30]"),
-            // The key of the last hold covers all.
-            ("read 20: me:1 1 [_]", "2", "2", "read 30: me:1 2 [_ 30]"),
-            (
-                "write 20: me:1 1 [20] me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 2 [20 30] me:1:write 1",
-            ),
-        ],
+        "
+                                           | 0 | =
+        read 20: you:1 1 [20]              | 0 | =
+        write 20: me:1:write 1             | 0 | =
+        read 20: me:1 1 [20] you:1 1 [20]  | 2 | read 30: me:1 2 [20 30] you:1 1 [20]
+        read 60: me:1 1 [60]               | 2 | read 60: me:1 2 [60 30]
+        // The key of the last hold covers all.
+        read 20: me:1 1 [_]                | 2 | read 30: me:1 2 [_ 30]
+        write 20: me:1 1 [20] me:1:write 1 | 1 | write 30: me:1 2 [20 30] me:1:write 1
+        ",
     );
 }
 
 #[test]
 fn read_release_leaves_the_lock_to_those_who_have_live_keys() {
-    rows(
+    CONTRACT.rows(
         READ_ENDS,
-        &[
-            ("", "0", "0", ""),
-            ("read 20: you:1 1 [20]", "-1", "-1", "read 20: you:1 1 [20]"),
-            (
-                "write 20: me:1:write 1",
-                "-1",
-                "-1",
-                "write 20: me:1:write 1",
-            ),
-            ("read 20: me:1 1 [20]", "1", "0", ""),
-            ("read 20: me:1 3 [20 10 20]", "1", "0", ""),
-            ("read 20: me:1 2 [_ 20]", "1", "0", ""),
-            // The lease was promised to this owner: others have what their longest key has.
-            (
-                "read 90: me:1 1 [90] you:1 2 [20 40] your:1 1 [30]",
-                "1",
-                "-1",
-                "read 40: you:1 2 [20 40] your:1 1 [30]",
-            ),
-            // A JVM that reads has lowered it.
-            (
-                "read 5: me:1 1 [5] you:1 1 [40]",
-                "1",
-                "-1",
-                "read 40: you:1 1 [40]",
-            ),
-            (
-                "read -1: me:1 1 [90] you:1 1 [40]",
-                "1",
-                "-1",
-                "read 40: you:1 1 [40]",
-            ),
-            (
-                "read 90: me:1 1 [90] you:1 2 [_ 40]",
-                "1",
-                "-1",
-                "read 40: you:1 2 [_ 40]",
-            ),
-            // A key without an expiry does not end.
-            (
-                "read 90: me:1 1 [90] you:1 1 [-1]",
-                "1",
-                "-1",
-                "read 90: you:1 1 [-1]",
-            ),
-            // Readers that are dead keep nothing.
-            ("read 90: me:1 1 [90] you:1 1 [_]", "1", "0", ""),
-            (
-                "read 90: me:1 1 [90] you:1 2 [_ _] you:2 1 [40]",
-                "1",
-                "-1",
-                "read 40: you:1 2 [_ _] you:2 1 [40]",
-            ),
-            (
-                "write 20: me:1 2 [20 20] me:1:write 1",
-                "1",
-                "-1",
-                "write 20: me:1:write 1",
-            ),
-            ("none 20: me:1 1 [_]", "-3", "-3", "none 20: me:1 1 [_]"),
-        ],
+        "
+                                                           | 0  | 0  | =
+        read 20: you:1 1 [20]                              | -1 | -1 | =
+        write 20: me:1:write 1                             | -1 | -1 | =
+        read 20: me:1 1 [20]                               | 1  | 0  |
+        read 20: me:1 3 [20 10 20]                         | 1  | 0  |
+        read 20: me:1 2 [_ 20]                             | 1  | 0  |
+        // The lease was promised to this owner: others have what their longest key has.
+        read 90: me:1 1 [90] you:1 2 [20 40] your:1 1 [30] | 1  | -1 | read 40: you:1 2 [20 40] your:1 1 [30]
+        // A JVM that reads has lowered it.
+        read 5: me:1 1 [5] you:1 1 [40]                    | 1  | -1 | read 40: you:1 1 [40]
+        read -1: me:1 1 [90] you:1 1 [40]                  | 1  | -1 | read 40: you:1 1 [40]
+        read 90: me:1 1 [90] you:1 2 [_ 40]                | 1  | -1 | read 40: you:1 2 [_ 40]
+        // A key without an expiry does not end.
+        read 90: me:1 1 [90] you:1 1 [-1]                  | 1  | -1 | read 90: you:1 1 [-1]
+        // Readers that are dead keep nothing.
+        read 90: me:1 1 [90] you:1 1 [_]                   | 1  | 0  |
+        read 90: me:1 1 [90] you:1 2 [_ _] you:2 1 [40]    | 1  | -1 | read 40: you:1 2 [_ _] you:2 1 [40]
+        write 20: me:1 2 [20 20] me:1:write 1              | 1  | -1 | write 20: me:1:write 1
+        none 20: me:1 1 [_]                                | -3 | -3 | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         READ_STAYS,
-        &[
-            ("", "0", "0", ""),
-            ("read 20: you:1 1 [20]", "-1", "-1", "read 20: you:1 1 [20]"),
-            ("read 20: me:1 2 [20 20]", "1", "1", "read 20: me:1 1 [20]"),
-            // The last one that stays has what is promised.
-            ("read 20: me:1 2 [5 20]", "1", "1", "read 20: me:1 1 [10]"),
-            ("read 5: me:1 2 [5 5]", "1", "1", "read 10: me:1 1 [10]"),
-            ("read 20: me:1 2 [_ 20]", "1", "1", "read 20: me:1 1 [10]"),
-            ("read 20: me:1 1 [20]", "1", "1", "read 20: me:1 1 [20]"),
-            (
-                "write 20: me:1 3 [20 5 5] me:1:write 1",
-                "1",
-                "1",
-                "write 20: me:1 1 [20] me:1:write 1",
-            ),
-            (
-                "read 90: me:1 2 [5 90] you:1 1 [90]",
-                "1",
-                "1",
-                "read 90: me:1 1 [10] you:1 1 [90]",
-            ),
-        ],
+        "
+                                               | 0  | =
+        read 20: you:1 1 [20]                  | -1 | =
+        read 20: me:1 2 [20 20]                | 1  | read 20: me:1 1 [20]
+        // The last one that stays has what is promised.
+        read 20: me:1 2 [5 20]                 | 1  | read 20: me:1 1 [10]
+        read 5: me:1 2 [5 5]                   | 1  | read 10: me:1 1 [10]
+        read 20: me:1 2 [_ 20]                 | 1  | read 20: me:1 1 [10]
+        read 20: me:1 1 [20]                   | 1  | =
+        write 20: me:1 3 [20 5 5] me:1:write 1 | 1  | write 20: me:1 1 [20] me:1:write 1
+        read 90: me:1 2 [5 90] you:1 1 [90]    | 1  | read 90: me:1 1 [10] you:1 1 [90]
+        ",
     );
-    rows(
+    CONTRACT.rows(
         Call(READ_RELEASE, &["me:1", "2", "100000", CHANNEL]),
-        &[
-            (
-                "read 20: me:1 3 [5 5 20]",
-                "1",
-                "1",
-                "read 20: me:1 2 [5 10]",
-            ),
-            (
-                "read 20: me:1 3 [20 5 5]",
-                "1",
-                "1",
-                "read 20: me:1 2 [20 10]",
-            ),
-            (
-                "read 20: me:1 3 [_ 5 5]",
-                "1",
-                "1",
-                "read 20: me:1 2 [_ 10]",
-            ),
-            ("read 20: me:1 1 [20]", "1", "1", "read 20: me:1 2 [20 10]"),
-        ],
+        "
+        read 20: me:1 3 [5 5 20] | 1 | read 20: me:1 2 [5 10]
+        read 20: me:1 3 [20 5 5] | 1 | read 20: me:1 2 [20 10]
+        read 20: me:1 3 [_ 5 5]  | 1 | read 20: me:1 2 [_ 10]
+        read 20: me:1 1 [20]     | 1 | read 20: me:1 2 [20 10]
+        ",
     );
 }
 
 #[test]
 fn write_acquire_takes_a_free_lock_alone() {
-    rows(
+    CONTRACT.rows(
         WRITE,
-        &[
-            ("", "1", "1", "write 30: me:1:write 1"),
-            ("write 20: me:1:write 1", "1", "1", "write 30: me:1:write 1"),
-            ("write 60: me:1:write 3", "1", "1", "write 60: me:1:write 1"),
-            (
-                "write 20: me:1 1 [20] me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 1 [20] me:1:write 1",
-            ),
-            (
-                "write 20: you:1:write 1",
-                "20 you:1:write",
-                "20 you:1:write",
-                "write 20: you:1:write 1",
-            ),
-            (
-                "write 20: you:1 1 [20] you:1:write 1",
-                "20 you:1:write",
-                "20 you:1:write",
-                "write 20: you:1 1 [20] you:1:write 1",
-            ),
-            (
-                "read 20: you:1 1 [20]",
-                "20 you:1",
-                "20 you:1",
-                "read 20: you:1 1 [20]",
-            ),
-            // Also where its key is gone: the hash is what excludes.
-            (
-                "read 20: you:1 1 [_]",
-                "20 you:1",
-                "20 you:1",
-                "read 20: you:1 1 [_]",
-            ),
-            // It would wait for itself.
-            (
-                "read 20: me:1 1 [20] you:1 1 [20]",
-                "-6 20",
-                "-6 20",
-                "read 20: me:1 1 [20] you:1 1 [20]",
-            ),
-            (
-                "none 20: me:1 1 [_]",
-                "-3 a hash of another kind",
-                "-3 a hash of another kind",
-                "none 20: me:1 1 [_]",
-            ),
-        ],
+        "
+                                             | 1                         | write 30: me:1:write 1
+        write 20: me:1:write 1               | 1                         | write 30: me:1:write 1
+        write 60: me:1:write 3               | 1                         | write 60: me:1:write 1
+        write 20: me:1 1 [20] me:1:write 1   | 1                         | write 30: me:1 1 [20] me:1:write 1
+        write 20: you:1:write 1              | 20 you:1:write            | =
+        write 20: you:1 1 [20] you:1:write 1 | 20 you:1:write            | =
+        read 20: you:1 1 [20]                | 20 you:1                  | =
+        // Also where its key is gone: the hash is what excludes.
+        read 20: you:1 1 [_]                 | 20 you:1                  | =
+        // It would wait for itself.
+        read 20: me:1 1 [20] you:1 1 [20]    | -6 20                     | =
+        none 20: me:1 1 [_]                  | -3 a hash of another kind | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         WRITE_AGAIN,
-        &[
-            ("", "0", "0", ""),
-            ("read 20: me:1 1 [20]", "0", "0", "read 20: me:1 1 [20]"),
-            (
-                "write 20: you:1:write 1",
-                "0",
-                "0",
-                "write 20: you:1:write 1",
-            ),
-            ("write 20: me:1:write 1", "1", "1", "write 30: me:1:write 2"),
-            ("write 60: me:1:write 1", "1", "1", "write 60: me:1:write 2"),
-        ],
+        "
+                                | 0 | =
+        read 20: me:1 1 [20]    | 0 | =
+        write 20: you:1:write 1 | 0 | =
+        write 20: me:1:write 1  | 1 | write 30: me:1:write 2
+        write 60: me:1:write 1  | 1 | write 60: me:1:write 2
+        ",
     );
 }
 
 #[test]
 fn write_release_frees_the_lock_or_leaves_it_to_the_own_read_holds() {
-    rows(
+    CONTRACT.rows(
         WRITE_ENDS,
-        &[
-            ("", "0", "0", ""),
-            ("read 20: me:1 1 [20]", "-1", "-1", "read 20: me:1 1 [20]"),
-            (
-                "write 20: you:1:write 1",
-                "-1",
-                "-1",
-                "write 20: you:1:write 1",
-            ),
-            ("write 20: me:1:write 1", "1", "0", ""),
-            ("write 20: me:1:write 3", "1", "0", ""),
-            // A downgrade.
-            (
-                "write 20: me:1 2 [20 10] me:1:write 1",
-                "1",
-                "-1",
-                "read 20: me:1 2 [20 10]",
-            ),
-            ("none 20: me:1:write 1", "-3", "-3", "none 20: me:1:write 1"),
-        ],
+        "
+                                              | 0  | 0  | =
+        read 20: me:1 1 [20]                  | -1 | -1 | =
+        write 20: you:1:write 1               | -1 | -1 | =
+        write 20: me:1:write 1                | 1  | 0  |
+        write 20: me:1:write 3                | 1  | 0  |
+        // A downgrade.
+        write 20: me:1 2 [20 10] me:1:write 1 | 1  | -1 | read 20: me:1 2 [20 10]
+        none 20: me:1:write 1                 | -3 | -3 | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         WRITE_STAYS,
-        &[
-            ("", "0", "0", ""),
-            ("write 20: me:1:write 2", "1", "1", "write 30: me:1:write 1"),
-            (
-                "write 60: me:1 1 [20] me:1:write 2",
-                "1",
-                "1",
-                "write 60: me:1 1 [20] me:1:write 1",
-            ),
-            (
-                "write 20: you:1:write 1",
-                "-1",
-                "-1",
-                "write 20: you:1:write 1",
-            ),
-        ],
+        "
+                                           | 0  | =
+        write 20: me:1:write 2             | 1  | write 30: me:1:write 1
+        write 60: me:1 1 [20] me:1:write 2 | 1  | write 60: me:1 1 [20] me:1:write 1
+        write 20: you:1:write 1            | -1 | =
+        ",
     );
 }
 
 #[test]
 fn read_renew_raises_the_lock_and_the_key_of_each_hold() {
-    rows(
-        Call(READ_RENEW, &["me:1", "300000"]),
-        &[
-            ("", "0", "0", ""),
-            ("read 20: you:1 1 [20]", "-1", "-1", "read 20: you:1 1 [20]"),
-            (
-                "read 20: me:1 3 [20 60 _] you:1 1 [20]",
-                "1",
-                "1",
-                "read 30: me:1 3 [30 60 30] you:1 1 [20]",
-            ),
-            (
-                "write 20: me:1 1 [20] me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 1 [30] me:1:write 1",
-            ),
-            ("read 60: me:1 1 [60]", "1", "1", "read 60: me:1 1 [60]"),
-            ("none 20: me:1 1 [_]", "-2", "-2", "none 20: me:1 1 [_]"),
-        ],
+    CONTRACT.rows(
+        RENEW,
+        "
+                                               | 0  | =
+        read 20: you:1 1 [20]                  | -1 | =
+        read 20: me:1 3 [20 60 _] you:1 1 [20] | 1  | read 30: me:1 3 [30 60 30] you:1 1 [20]
+        write 20: me:1 1 [20] me:1:write 1     | 1  | write 30: me:1 1 [30] me:1:write 1
+        read 60: me:1 1 [60]                   | 1  | =
+        none 20: me:1 1 [_]                    | -2 | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         Call(READ_RENEW, &["me:1", "0"]),
-        &[
-            ("read 20: me:1 2 [20 _]", "1", "1", "read 20: me:1 2 [20 _]"),
-            ("read -1: me:1 1 [-1]", "1", "1", "read -1: me:1 1 [-1]"),
-        ],
+        "
+        read 20: me:1 2 [20 _] | 1 | =
+        read -1: me:1 1 [-1]   | 1 | =
+        ",
     );
-    rows(
+    CONTRACT.rows(
         Call(WRITE_RENEW, &["me:1:write", "300000"]),
-        &[
-            (
-                "write 20: me:1 1 [20] me:1:write 1",
-                "1",
-                "1",
-                "write 30: me:1 1 [20] me:1:write 1",
-            ),
-            ("read 20: me:1 1 [20]", "-1", "-1", "read 20: me:1 1 [20]"),
-        ],
+        "
+        write 20: me:1 1 [20] me:1:write 1 | 1  | write 30: me:1 1 [20] me:1:write 1
+        read 20: me:1 1 [20]               | -1 | =
+        ",
     );
 }
 
@@ -639,55 +385,39 @@ fn read_renew_goes_through_all_of_them_whatever_stands_before() {
 #[test]
 fn force_unlock_removes_the_named_holders_alone_until_its_limit() {
     let forced = ["me:1", "0", CHANNEL, "publish", "my:1", "me:1:write"];
-    rows(
+    CONTRACT.rows(
         Call(FORCE_UNLOCK, &forced),
-        &[
-            ("", "0", "0", ""),
-            ("read 20: you:1 1 [20]", "0", "0", "read 20: you:1 1 [20]"),
-            ("read 20: me:1 2 [20 10] my:1 1 [20]", "1", "0", ""),
-            (
-                "read 90: me:1 2 [90 10] my:1 1 [20] you:1 1 [40]",
-                "2",
-                "0",
-                "read 40: you:1 1 [40]",
-            ),
-            ("read 90: me:1 1 [90] you:1 1 [_]", "1", "0", ""),
-            ("write 20: me:1 1 [20] me:1:write 1", "1", "0", ""),
-            ("write 20: me:1:write 1", "1", "0", ""),
-            (
-                "write 20: you:1 1 [20] you:1:write 1",
-                "0",
-                "0",
-                "write 20: you:1 1 [20] you:1:write 1",
-            ),
-            ("none 20: me:1 1 [_]", "0", "0", "none 20: me:1 1 [_]"),
-        ],
+        "
+                                                         | 0 | 0 | =
+        read 20: you:1 1 [20]                            | 0 | 0 | =
+        read 20: me:1 2 [20 10] my:1 1 [20]              | 1 | 0 |
+        read 90: me:1 2 [90 10] my:1 1 [20] you:1 1 [40] | 2 | 0 | read 40: you:1 1 [40]
+        read 90: me:1 1 [90] you:1 1 [_]                 | 1 | 0 |
+        write 20: me:1 1 [20] me:1:write 1               | 1 | 0 |
+        write 20: me:1:write 1                           | 1 | 0 |
+        write 20: you:1 1 [20] you:1:write 1             | 0 | 0 | =
+        none 20: me:1 1 [_]                              | 0 | 0 | =
+        ",
     );
     // The write hold alone, and the read holds alone.
-    rows(
-        Call(FORCE_UNLOCK, &["me:1:write", "0", CHANNEL, "publish"]),
-        &[
-            (
-                "write 90: me:1 1 [20] me:1:write 1",
-                "2",
-                "0",
-                "read 20: me:1 1 [20]",
-            ),
-            ("write 90: me:1 1 [_] me:1:write 1", "1", "0", ""),
-        ],
+    CONTRACT.rows(
+        WRITE_FORCED,
+        "
+        write 90: me:1 1 [20] me:1:write 1 | 2 | 0 | read 20: me:1 1 [20]
+        write 90: me:1 1 [_] me:1:write 1  | 1 | 0 |
+        ",
     );
-    rows(
-        Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL, "publish"]),
-        &[(
-            "write 90: me:1 1 [20] me:1:write 1",
-            "2",
-            "0",
-            "write 90: me:1:write 1",
-        )],
+    CONTRACT.rows(
+        FORCED,
+        "
+        write 90: me:1 1 [20] me:1:write 1 | 2 | 0 | write 90: me:1:write 1
+        ",
     );
-    rows(
+    CONTRACT.rows(
         Call(FORCE_UNLOCK, &["me:1", "1", CHANNEL, "publish"]),
-        &[("read 20: me:1 1 [20]", "-1", "-1", "read 20: me:1 1 [20]")],
+        "
+        read 20: me:1 1 [20] | -1 | =
+        ",
     );
 }
 
@@ -733,7 +463,7 @@ fn what_is_no_read_write_lock_is_reported_and_left_alone() {
         READ_STAYS,
         WRITE_ENDS,
         Call(INSPECT, &[]),
-        Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL, "publish"]),
+        FORCED,
     ];
     for call in refused {
         assert!(run(control, call).contains("WRONGTYPE"), "{:?}", call.1);
@@ -745,11 +475,7 @@ fn what_is_no_read_write_lock_is_reported_and_left_alone() {
         for call in [READ, READ_AGAIN] {
             assert_eq!(run(control, call), "-3 a non-numeric hold count");
         }
-        for (call, answer) in [
-            (READ_STAYS, "-3"),
-            (READ_ENDS, "-3"),
-            (Call(READ_RENEW, &["me:1", "300000"]), "-2"),
-        ] {
+        for (call, answer) in [(READ_STAYS, "-3"), (READ_ENDS, "-3"), (RENEW, "-2")] {
             assert_eq!(run(control, call), answer, "{state}");
         }
         let fields = control.run(&["HGETALL", "k"]);
@@ -811,11 +537,7 @@ fn a_release_is_announced_to_those_whom_it_lets_in() {
     let server = Server::start();
     let control = &mut server.control();
     let mut listens = server.control();
-    let mut messages = listens.connection.as_pubsub();
-    messages.psubscribe("*").expect("subscribed");
-    messages.set_read_timeout(Some(ms(20))).expect("set");
-    let force_read = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL, "publish"]);
-    let force_write = Call(FORCE_UNLOCK, &["me:1:write", "0", CHANNEL, "publish"]);
+    let mut listener = Listener::of(&mut listens);
     // call, state, answer, messages
     let table = [
         (READ_ENDS, "read 20: me:1 1 [20]", "2", "0"),
@@ -829,24 +551,24 @@ fn a_release_is_announced_to_those_whom_it_lets_in() {
         (WRITE_ENDS, "write 20: me:1 1 [20] me:1:write 1", "2", "1 0"),
         (WRITE_ENDS, "write 20: you:1:write 1", "-1", ""),
         (WRITE_STAYS, "write 20: me:1:write 2", "1", ""),
-        (force_read, "read 20: me:1 1 [20]", "1", "1 0"),
-        (force_write, "write 20: me:1:write 1", "1", "1 0"),
+        (FORCED, "read 20: me:1 1 [20]", "1", "1 0"),
+        (WRITE_FORCED, "write 20: me:1:write 1", "1", "1 0"),
         (
-            force_write,
+            WRITE_FORCED,
             "write 20: me:1 1 [20] me:1:write 1",
             "2",
             "1 0",
         ),
-        (force_read, "write 20: me:1 1 [20] me:1:write 1", "2", ""),
-        (force_read, "write 20: you:1:write 1", "0", ""),
+        (FORCED, "write 20: me:1 1 [20] me:1:write 1", "2", ""),
+        (FORCED, "write 20: you:1:write 1", "0", ""),
     ];
     for (call, state, answer, told) in table {
         set(control, state);
         let what = format!("{state}: {:?}", call.1);
         assert_eq!(run(control, call), answer, "{what}");
-        let heard = std::iter::from_fn(|| messages.get_message().ok()).map(|message| {
-            assert_eq!(message.get_channel_name(), CHANNEL);
-            message.get_payload::<String>().expect("text")
+        let heard = listener.heard().into_iter().map(|(channel, message)| {
+            assert_eq!(channel, CHANNEL);
+            message
         });
         assert_eq!(heard.collect::<Vec<_>>().join(" "), told, "{what}");
     }
@@ -856,168 +578,64 @@ fn a_release_is_announced_to_those_whom_it_lets_in() {
 /// reader is beside another owner's writer.
 #[test]
 fn another_party_between_two_copies_keeps_what_it_has() {
-    let their_read = Call(READ_ACQUIRE, &["you:1", "1", "400000"]);
-    let their_read_ends = Call(READ_RELEASE, &["you:1", "0", "1", CHANNEL]);
-    let their_write = Call(WRITE_ACQUIRE, &["you:1:write", "1", "400000"]);
-    let their_write_ends = Call(WRITE_RELEASE, &["you:1:write", "0", "1", CHANNEL]);
-    let ends = Call("redis.call('flushall') return 1", &[]);
-    let renew = Call(READ_RENEW, &["me:1", "300000"]);
-    let force = Call(FORCE_UNLOCK, &["me:1", "0", CHANNEL, "publish"]);
-    let theirs = "write 40: you:1:write 1";
-    let both = "write 20: me:1 1 [20] me:1:write 1";
-    // call, state, first answer, what comes between, second answer, state after both
-    let table = [
+    let calls = [
+        ("READ", READ),
+        ("READ_AGAIN", READ_AGAIN),
+        ("READ_ENDS", READ_ENDS),
+        ("READ_STAYS", READ_STAYS),
+        ("WRITE", WRITE),
+        ("WRITE_ENDS", WRITE_ENDS),
+        ("WRITE_STAYS", WRITE_STAYS),
+        ("RENEW", RENEW),
+        ("FORCED", FORCED),
+        ("you:1 reads", Call(READ_ACQUIRE, &["you:1", "1", "400000"])),
         (
-            READ,
-            "",
-            "2",
-            their_read,
-            "2",
-            "read 40: me:1 1 [30] you:1 1 [40]",
-        ),
-        (READ, "", "2", their_write, "2", "read 30: me:1 1 [30]"),
-        (READ, "", "2", ends, "2", "read 30: me:1 1 [30]"),
-        (
-            READ,
-            "read 20: you:1 1 [20]",
-            "2",
-            their_read_ends,
-            "2",
-            "read 30: me:1 1 [30]",
+            "its read ends",
+            Call(READ_RELEASE, &["you:1", "0", "1", CHANNEL]),
         ),
         (
-            READ,
-            "write 20: you:1:write 1",
-            "20 you:1:write",
-            their_write_ends,
-            "2",
-            "read 30: me:1 1 [30]",
-        ),
-        // The write hold, inside of which it is, ends between: what remains is a read hold alone.
-        (
-            READ,
-            "write 20: me:1:write 1",
-            "1",
-            WRITE_ENDS,
-            "2",
-            "read 30: me:1 1 [30]",
+            "you:1 writes",
+            Call(WRITE_ACQUIRE, &["you:1:write", "1", "400000"]),
         ),
         (
-            READ,
-            "write 20: me:1:write 1",
-            "1",
-            ends,
-            "2",
-            "read 30: me:1 1 [30]",
+            "its write ends",
+            Call(WRITE_RELEASE, &["you:1:write", "0", "1", CHANNEL]),
         ),
-        (READ_AGAIN, "read 20: me:1 1 [20]", "2", ends, "0", ""),
-        (
-            READ_ENDS,
-            "read 20: me:1 1 [20]",
-            "1",
-            their_read,
-            "-1",
-            "read 40: you:1 1 [40]",
-        ),
-        (
-            READ_ENDS,
-            "read 20: me:1 1 [20]",
-            "1",
-            their_write,
-            "-1",
-            theirs,
-        ),
-        (
-            READ_ENDS,
-            "read 20: me:1 1 [20] you:1 1 [20]",
-            "1",
-            their_read_ends,
-            "0",
-            "",
-        ),
-        (READ_ENDS, both, "1", WRITE_ENDS, "0", ""),
-        (
-            READ_STAYS,
-            "read 20: me:1 2 [20 20]",
-            "1",
-            their_read,
-            "1",
-            "read 40: me:1 1 [20] you:1 1 [40]",
-        ),
-        (READ_STAYS, "read 20: me:1 2 [20 20]", "1", ends, "0", ""),
-        (WRITE, "", "1", their_write, "1", "write 30: me:1:write 1"),
-        (WRITE, "", "1", ends, "1", "write 30: me:1:write 1"),
-        (
-            WRITE,
-            "read 20: you:1 1 [20]",
-            "20 you:1",
-            their_read_ends,
-            "1",
-            "write 30: me:1:write 1",
-        ),
-        (
-            WRITE,
-            "write 20: you:1:write 1",
-            "20 you:1:write",
-            their_write_ends,
-            "1",
-            "write 30: me:1:write 1",
-        ),
-        (
-            WRITE_ENDS,
-            "write 20: me:1:write 1",
-            "1",
-            their_write,
-            "-1",
-            theirs,
-        ),
-        (
-            WRITE_ENDS,
-            "write 20: me:1:write 1",
-            "1",
-            their_read,
-            "-1",
-            "read 40: you:1 1 [40]",
-        ),
-        (
-            WRITE_ENDS,
-            both,
-            "1",
-            their_read,
-            "-1",
-            "read 40: me:1 1 [20] you:1 1 [40]",
-        ),
-        (WRITE_ENDS, both, "1", READ_ENDS, "0", ""),
-        (WRITE_STAYS, "write 20: me:1:write 2", "1", ends, "0", ""),
-        (
-            renew,
-            "read 20: me:1 1 [20]",
-            "1",
-            their_read,
-            "1",
-            "read 40: me:1 1 [30] you:1 1 [40]",
-        ),
-        (renew, "read 20: me:1 1 [20]", "1", ends, "0", ""),
-        (
-            force,
-            "read 20: me:1 1 [20]",
-            "1",
-            their_read,
-            "0",
-            "read 40: you:1 1 [40]",
-        ),
-        (force, "read 20: me:1 1 [20]", "1", their_write, "0", theirs),
+        ("all expires", Call("redis.call('flushall') return 1", &[])),
     ];
-    let server = Server::start();
-    let control = &mut server.control();
-    for (call, state, first, between, second, after) in table {
-        let what = format!("{state}: {:?}, then {:?}", call.1, between.1);
-        set(control, state);
-        assert_eq!(run(control, call), first, "{what}");
-        run(control, between);
-        assert_eq!(run(control, call), second, "{what}");
-        assert_eq!(seen(control), after, "{what}");
-    }
+    CONTRACT.rows_between(
+        &calls,
+        "
+        READ        |                                    | 2              | you:1 reads    | 2  | read 40: me:1 1 [30] you:1 1 [40]
+        READ        |                                    | 2              | you:1 writes   | 2  | read 30: me:1 1 [30]
+        READ        |                                    | 2              | all expires    | 2  | read 30: me:1 1 [30]
+        READ        | read 20: you:1 1 [20]              | 2              | its read ends  | 2  | read 30: me:1 1 [30]
+        READ        | write 20: you:1:write 1            | 20 you:1:write | its write ends | 2  | read 30: me:1 1 [30]
+        // The write hold, inside of which it is, ends between: what remains is a read hold alone.
+        READ        | write 20: me:1:write 1             | 1              | WRITE_ENDS     | 2  | read 30: me:1 1 [30]
+        READ        | write 20: me:1:write 1             | 1              | all expires    | 2  | read 30: me:1 1 [30]
+        READ_AGAIN  | read 20: me:1 1 [20]               | 2              | all expires    | 0  |
+        READ_ENDS   | read 20: me:1 1 [20]               | 1              | you:1 reads    | -1 | read 40: you:1 1 [40]
+        READ_ENDS   | read 20: me:1 1 [20]               | 1              | you:1 writes   | -1 | write 40: you:1:write 1
+        READ_ENDS   | read 20: me:1 1 [20] you:1 1 [20]  | 1              | its read ends  | 0  |
+        READ_ENDS   | write 20: me:1 1 [20] me:1:write 1 | 1              | WRITE_ENDS     | 0  |
+        READ_STAYS  | read 20: me:1 2 [20 20]            | 1              | you:1 reads    | 1  | read 40: me:1 1 [20] you:1 1 [40]
+        READ_STAYS  | read 20: me:1 2 [20 20]            | 1              | all expires    | 0  |
+        WRITE       |                                    | 1              | you:1 writes   | 1  | write 30: me:1:write 1
+        WRITE       |                                    | 1              | all expires    | 1  | write 30: me:1:write 1
+        WRITE       | read 20: you:1 1 [20]              | 20 you:1       | its read ends  | 1  | write 30: me:1:write 1
+        WRITE       | write 20: you:1:write 1            | 20 you:1:write | its write ends | 1  | write 30: me:1:write 1
+        WRITE_ENDS  | write 20: me:1:write 1             | 1              | you:1 writes   | -1 | write 40: you:1:write 1
+        WRITE_ENDS  | write 20: me:1:write 1             | 1              | you:1 reads    | -1 | read 40: you:1 1 [40]
+        WRITE_ENDS  | write 20: me:1 1 [20] me:1:write 1 | 1              | you:1 reads    | -1 | read 40: me:1 1 [20] you:1 1 [40]
+        WRITE_ENDS  | write 20: me:1 1 [20] me:1:write 1 | 1              | READ_ENDS      | 0  |
+        WRITE_STAYS | write 20: me:1:write 2             | 1              | all expires    | 0  |
+        RENEW       | read 20: me:1 1 [20]               | 1              | you:1 reads    | 1  | read 40: me:1 1 [30] you:1 1 [40]
+        RENEW       | read 20: me:1 1 [20]               | 1              | all expires    | 0  |
+        FORCED      | read 20: me:1 1 [20]               | 1              | you:1 reads    | 0  | read 40: you:1 1 [40]
+        FORCED      | read 20: me:1 1 [20]               | 1              | you:1 writes   | 0  | write 40: you:1:write 1
+        ",
+    );
 }
 
 const STATES: [&str; 13] = [
@@ -1043,7 +661,7 @@ const CALLS: [Call<'_>; 14] = [
     READ_ENDS,
     READ_STAYS,
     Call(READ_RELEASE, &["me:1", "1", "300000", CHANNEL]),
-    Call(READ_RENEW, &["me:1", "300000"]),
+    RENEW,
     WRITE,
     WRITE_AGAIN,
     WRITE_ENDS,
@@ -1052,7 +670,7 @@ const CALLS: [Call<'_>; 14] = [
         FORCE_UNLOCK,
         &["me:1", "0", CHANNEL, "publish", "me:1:write"],
     ),
-    Call(FORCE_UNLOCK, &["me:1:write", "0", CHANNEL, "publish"]),
+    WRITE_FORCED,
     Call(INSPECT, &[]),
 ];
 
@@ -1077,7 +695,8 @@ const CONTRACT: Contract<'_> = Contract {
 #[test]
 fn whichever_right_is_missing_the_lock_and_its_keys_are_unchanged_or_complete() {
     CONTRACT.holds_without_a_right(
-        "hget hset hdel hgetall hkeys hlen hexists exists pttl pexpire set del publish time",
+        "hget hset hdel hgetall hkeys hlen hexists exists pttl pexpire set del publish time resetchannels",
+        5,
     );
 }
 
@@ -1121,17 +740,8 @@ for _, key in ipairs(redis.call('keys', '{' .. KEYS[1] .. '}:*')) do redis.call(
 redis.call('del', KEYS[1])
 return 1";
 
-/// With times rounded up to the hundred seconds of which they are what is left.
-fn rounded(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Int(left @ 1_000..) => format!("{}", (left + 99_999) / 100_000 * 100_000),
-        redis::Value::Array(items) => items.iter().map(rounded).collect::<Vec<_>>().join(" "),
-        other => format!("{other:?}"),
-    }
-}
-
 impl Seen {
-    /// With times as [`rounded`] has them.
+    /// With times in hundreds of seconds.
     fn rounded(&self) -> Self {
         let round = |left: i64| (left + 99_999) / 100_000;
         let holds = self.holds.iter();
@@ -1145,7 +755,7 @@ impl Seen {
     }
 
     /// `dead` are the owners whose keys have ended, and who have said nothing since.
-    fn check(&self, dead: &BTreeSet<&str>, what: &str) {
+    fn check(&self, dead: &BTreeSet<String>, what: &str) {
         assert_eq!(self.fields.is_empty(), self.left == -2, "{what}: no lease");
         let mode = self.fields.get("mode").map(String::as_str);
         let owners = self.fields.keys().filter(|field| *field != "mode");
@@ -1172,7 +782,7 @@ impl Seen {
                 // The key of the last hold covers all.
                 let covered =
                     left.map_or(nth < count, |left| *left > 0 && *left <= self.left + 1_000);
-                let fine = covered || dead.contains(reader.as_str());
+                let fine = covered || dead.contains(reader);
                 assert!(fine, "{what}: hold {nth} of {reader}, {self:?}");
             }
         }
@@ -1191,59 +801,35 @@ impl Seen {
 /// they leave is the same.
 #[test]
 fn of_twenty_thousand_random_calls_a_second_copy_changes_nothing() {
-    const CALLS: usize = 20_000;
-    const AT_ONCE: usize = 100;
     let server = Server::start();
-    let mut control = server.control();
-    let mut rolls = Rolls(0x9E37_79B9_7F4A_7C15);
     let mut dead = BTreeSet::new();
     let (mut several, mut both) = (0, 0);
-    for batch in 0..CALLS / AT_ONCE {
-        let mut pipe = redis::pipe();
-        let mut calls = Vec::new();
-        for _ in 0..AT_ONCE {
-            let (script, args) = roll(&mut rolls);
-            for (name, copies) in [("once", 1), ("twice", 2)] {
-                for _ in 0..copies {
-                    let keys = keys(name, Call(script, &args));
-                    let call = pipe.cmd("EVAL").arg(script).arg(keys.len());
-                    call.arg(keys).arg(&args);
-                }
-                pipe.cmd("EVAL").arg(LOOK).arg(1).arg(name);
-            }
-            calls.push((script, args));
+    let calls = RandomCalls {
+        seed: 0x9E37_79B9_7F4A_7C15,
+        roll: &roll,
+        keys: &keys,
+        look: LOOK,
+        slack: 0,
+    };
+    calls.send(&mut server.control(), |sent| {
+        let (what, Call(script, args)) = (&sent.what, sent.call);
+        let [once, twice] = [sent.once, sent.twice].map(Seen::read);
+        assert_eq!(once.rounded(), twice.rounded(), "{what}");
+        if script == DIES {
+            dead.insert(args[0].to_owned());
+        } else if [READ_ACQUIRE, READ_RENEW, READ_RELEASE].contains(&script)
+            && rounded(sent.answer, 0).contains(['1', '2'])
+        {
+            dead.remove(args[0]);
         }
-        let answers: Vec<redis::Value> = pipe
-            .query(&mut control.connection)
-            .expect("every call is answered");
-        for (nth, answers) in answers.chunks(5).enumerate() {
-            let (script, args) = &calls[nth];
-            let what = format!(
-                "call {nth} of batch {batch}: {:?} {args:?}",
-                script.lines().next()
-            );
-            let [once, state, first, _, after_both] = answers else {
-                panic!("{what}: {answers:?}")
-            };
-            assert_eq!(rounded(once), rounded(first), "{what}");
-            let (state, after_both) = (Seen::read(state), Seen::read(after_both));
-            assert_eq!(state.rounded(), after_both.rounded(), "{what}");
-            if *script == DIES {
-                dead.insert(args[0]);
-            } else if [READ_ACQUIRE, READ_RENEW, READ_RELEASE].contains(script)
-                && rounded(once).contains(['1', '2'])
-            {
-                dead.remove(args[0]);
-            }
-            dead.retain(|owner| state.fields.contains_key(*owner));
-            state.check(&dead, &what);
-            after_both.check(&dead, &what);
-            several += usize::from(state.fields.len() > 2);
-            both += usize::from(state.fields.len() > 2 && state.fields["mode"] == "write");
-        }
-    }
+        dead.retain(|owner| once.fields.contains_key(owner));
+        once.check(&dead, what);
+        twice.check(&dead, what);
+        several += usize::from(once.fields.len() > 2);
+        both += usize::from(once.fields.len() > 2 && once.fields["mode"] == "write");
+    });
     assert!(
-        several > CALLS / 10 && both > CALLS / 50,
+        several > RANDOM_CALLS / 10 && both > RANDOM_CALLS / 50,
         "several readers {several}, both halves {both}"
     );
 }
