@@ -3,182 +3,149 @@
 //! kind: random calls, once against twice.
 
 use redisson_lock::LockKind;
+use test_support::contract::{
+    Call, Contract, RANDOM_CALLS, RandomCalls, clock, eval, items, lease, lines, rounded,
+};
 use test_support::kinds::{HANDED_OVER, STRING, Scripts, scripts, token_key};
 use test_support::{Control, Rolls, Server, test};
 
-/// What stands under the key before a script runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum State {
-    Absent,
-    /// Our value with 20 s left.
-    Ours,
-    /// Another value with 20 s left.
-    Theirs,
-    /// Another value, and no expiry.
-    Endless,
-    /// A lock of another kind with 20 s left.
-    Hash,
-}
+/// No lock, ours, another owner's, one without an expiry, and a lock of another kind.
+const STATES: [&str; 5] = ["", "me:1 20", "you:1 20", "you:1 -1", "hash 20"];
 
-const STATES: [State; 5] = [
-    State::Absent,
-    State::Ours,
-    State::Theirs,
-    State::Endless,
-    State::Hash,
-];
-
-impl State {
-    fn set(self, control: &mut Control) {
-        control.run(&["DEL", "k"]);
-        match self {
-            Self::Absent => return,
-            Self::Ours => control.run(&["SET", "k", "me:1", "PX", "20000"]),
-            Self::Theirs => control.run(&["SET", "k", "you:1", "PX", "20000"]),
-            Self::Endless => control.run(&["SET", "k", "you:1"]),
-            Self::Hash => {
-                control.run(&["HSET", "k", "me:1", "1"]);
-                control.run(&["PEXPIRE", "k", "20000"])
-            }
-        };
+/// Makes the state that [`seen`] shows.
+fn set(control: &mut Control, state: &str) {
+    control.run(&["DEL", "k"]);
+    match state.split_once(' ') {
+        None => {}
+        Some(("hash", _)) => {
+            control.run(&["HSET", "k", "me:1", "1"]);
+            control.run(&["PEXPIRE", "k", "200000"]);
+        }
+        Some((value, "-1")) => {
+            control.run(&["SET", "k", value]);
+        }
+        Some((value, left)) => {
+            control.run(&["SET", "k", value, "PX", &format!("{left}0000")]);
+        }
     }
 }
 
-/// The value or another type, and the lease rounded to seconds; "" if there is no key.
+/// The value or another type, and the units left of the lease; "" if there is no key.
 fn seen(control: &mut Control) -> String {
-    let seconds = (control.pttl("k") + 999) / 1000;
+    let left = lease(control.pttl("k"));
     match control.run(&["TYPE", "k"]).as_str() {
         "none" => String::new(),
-        "string" => format!("{} {seconds}", control.run(&["GET", "k"])),
-        other => format!("{other} {seconds}"),
+        "string" => format!("{} {left}", control.run(&["GET", "k"])),
+        other => format!("{other} {left}"),
     }
 }
 
 const WRONG_TYPE: &str = "WRONGTYPE";
 
-/// A script, and its ARGV.
-struct Call(&'static str, Vec<&'static str>);
-
-fn run(control: &mut Control, call: &Call) -> String {
-    let words = ["EVAL", call.0, "1", "k"].into_iter();
-    let words: Vec<&str> = words.chain(call.1.iter().copied()).collect();
-    let answer = match control.try_run(&words).map_err(|error| error.to_string()) {
-        Ok(answer) => answer,
-        Err(error) if error.contains(WRONG_TYPE) => WRONG_TYPE.to_owned(),
-        Err(error) => format!("error: {error}"),
-    };
-    match answer.split_once(' ') {
-        // Milliseconds that are left, after some have passed.
-        Some((left, holder)) if left.starts_with("19") => format!("20000 {holder}"),
-        _ => answer,
+fn run(control: &mut Control, call: Call<'_>) -> String {
+    match eval(control, call, &["k"]) {
+        answer if answer.contains(WRONG_TYPE) => WRONG_TYPE.to_owned(),
+        answer => answer,
     }
 }
 
-/// Runs a call in each state, twice: state, first answer, second answer, state after both.
-fn rows(call: &Call, table: [(State, &str, &str, &str); 5]) {
-    let server = Server::start();
-    let control = &mut server.control();
-    assert_eq!(table.map(|row| row.0), STATES);
-    for (state, first, second, after) in table {
-        state.set(control);
-        assert_eq!(run(control, call), first, "{state:?}");
-        let once = seen(control);
-        assert_eq!(run(control, call), second, "{state:?} again");
-        assert_eq!(seen(control), after, "{state:?}");
-        assert_eq!(once, after, "{state:?}: the second copy changed something");
-    }
+/// Makes a call twice in each of [`STATES`], of which each has its line.
+fn rows(call: Call<'_>, table: &str) {
+    let states = lines(table).map(|row| row[0]);
+    assert!(states.eq(STATES), "{table}");
+    CONTRACT.rows(call, table);
 }
 
 #[test]
 fn acquire_of_a_string_takes_a_free_key_and_raises_its_own_lease() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(STRING.acquire, vec!["me:1", "1", "5000"]),
-        [
-            (Absent, "1", "1", "me:1 5"),
-            (Ours, "1", "1", "me:1 20"),
-            (Theirs, "20000 you:1", "20000 you:1", "you:1 20"),
-            (Endless, "-1 you:1", "-1 you:1", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.acquire, &["me:1", "1", "50000"]),
+        "
+                 | 1         | me:1 5
+        me:1 20  | 1         | =
+        you:1 20 | 20 you:1  | =
+        you:1 -1 | -1 you:1  | =
+        hash 20  | WRONGTYPE | =
+        ",
     );
     rows(
-        &Call(STRING.acquire, vec!["me:1", "2", "30000"]),
-        [
-            (Absent, "0", "0", ""),
-            (Ours, "1", "1", "me:1 30"),
-            (Theirs, "0", "0", "you:1 20"),
-            (Endless, "0", "0", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.acquire, &["me:1", "2", "300000"]),
+        "
+                 | 0         | =
+        me:1 20  | 1         | me:1 30
+        you:1 20 | 0         | =
+        you:1 -1 | 0         | =
+        hash 20  | WRONGTYPE | =
+        ",
     );
 }
 
 #[test]
 fn release_of_a_string_deletes_its_own_value_alone() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(STRING.release, vec!["me:1", "0", "1000"]),
-        [
-            (Absent, "0", "0", ""),
-            (Ours, "1", "0", ""),
-            (Theirs, "-1", "-1", "you:1 20"),
-            (Endless, "-1", "-1", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.release, &["me:1", "0", "10000"]),
+        "
+                 | 0         | 0         | =
+        me:1 20  | 1         | 0         |
+        you:1 20 | -1        | -1        | =
+        you:1 -1 | -1        | -1        | =
+        hash 20  | WRONGTYPE | WRONGTYPE | =
+        ",
     );
-    for (lease, kept) in [("30000", "me:1 30"), ("5000", "me:1 20")] {
+    for (lease, kept) in [("300000", "me:1 30"), ("50000", "=")] {
         rows(
-            &Call(STRING.release, vec!["me:1", "1", lease]),
-            [
-                (Absent, "0", "0", ""),
-                (Ours, "1", "1", kept),
-                (Theirs, "-1", "-1", "you:1 20"),
-                (Endless, "-1", "-1", "you:1 0"),
-                (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-            ],
+            Call(STRING.release, &["me:1", "1", lease]),
+            &format!(
+                "
+                 | 0         | =
+        me:1 20  | 1         | {kept}
+        you:1 20 | -1        | =
+        you:1 -1 | -1        | =
+        hash 20  | WRONGTYPE | =
+        "
+            ),
         );
     }
 }
 
 #[test]
 fn pass_of_a_string_replaces_its_own_value_alone() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(STRING.pass, vec!["me:1", "me:2", "5000"]),
-        [
-            (Absent, "0", "0", ""),
-            (Ours, "1", "1", "me:2 5"),
-            (Theirs, "-1", "-1", "you:1 20"),
-            (Endless, "-1", "-1", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.pass, &["me:1", "me:2", "50000"]),
+        "
+                 | 0         | =
+        me:1 20  | 1         | me:2 5
+        you:1 20 | -1        | =
+        you:1 -1 | -1        | =
+        hash 20  | WRONGTYPE | =
+        ",
     );
 }
 
 #[test]
 fn renew_of_a_string_extends_its_own_value_and_says_what_became_of_it() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
-    for (lease, seconds) in [("30000", 30), ("5000", 20), ("0", 20)] {
+    for (lease, kept) in [("300000", "me:1 30"), ("50000", "="), ("0", "=")] {
         rows(
-            &Call(STRING.renew, vec!["me:1", lease]),
-            [
-                (Absent, "0", "0", ""),
-                (Ours, "1", "1", &format!("me:1 {seconds}")),
-                (Theirs, "-1", "-1", "you:1 20"),
-                (Endless, "-1", "-1", "you:1 0"),
-                (Hash, "-2", "-2", "hash 20"),
-            ],
+            Call(STRING.renew, &["me:1", lease]),
+            &format!(
+                "
+                 | 0  | =
+        me:1 20  | 1  | {kept}
+        you:1 20 | -1 | =
+        you:1 -1 | -1 | =
+        hash 20  | -2 | =
+        "
+            ),
         );
     }
 }
 
 /// What stands under these keys: ours, theirs, a hash, and nothing.
 fn four_keys(control: &mut Control) {
-    control.run(&["SET", "ours", "me:1", "PX", "20000"]);
-    control.run(&["SET", "theirs", "you:1", "PX", "20000"]);
+    control.run(&["SET", "ours", "me:1", "PX", "200000"]);
+    control.run(&["SET", "theirs", "you:1", "PX", "200000"]);
     control.run(&["HSET", "hash", "me:1", "1"]);
-    control.run(&["PEXPIRE", "hash", "20000"]);
+    control.run(&["PEXPIRE", "hash", "200000"]);
 }
 
 #[test]
@@ -187,10 +154,10 @@ fn renew_of_strings_goes_through_all_of_them_whatever_stands_before() {
     let control = &mut server.control();
     four_keys(control);
     let keys = ["EVAL", STRING.renew, "4", "hash", "none", "theirs", "ours"];
-    let words = [&keys[..], &["me:1", "30000"].repeat(4)].concat();
+    let words = [&keys[..], &["me:1", "300000"].repeat(4)].concat();
     for copy in 1..=2 {
         assert_eq!(control.run(&words), "-2 0 -1 1", "copy {copy}");
-        let extended = ["hash", "theirs", "ours"].map(|key| control.pttl(key) > 20_000);
+        let extended = ["hash", "theirs", "ours"].map(|key| control.pttl(key) > 200_000);
         assert_eq!(extended, [false, false, true], "copy {copy}");
         assert_eq!(control.run(&["EXISTS", "none"]), "0", "copy {copy}");
     }
@@ -198,62 +165,55 @@ fn renew_of_strings_goes_through_all_of_them_whatever_stands_before() {
 
 #[test]
 fn force_unlock_of_a_string_deletes_the_named_value_until_its_limit() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     for limit in ["0", "99999999999999"] {
         rows(
-            &Call(STRING.force_unlock, vec!["you:1", limit]),
-            [
-                (Absent, "0", "0", ""),
-                (Ours, "0", "0", "me:1 20"),
-                (Theirs, "1", "0", ""),
-                (Endless, "1", "0", ""),
-                (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-            ],
+            Call(STRING.force_unlock, &["you:1", limit]),
+            "
+                 | 0         | 0         | =
+        me:1 20  | 0         | 0         | =
+        you:1 20 | 1         | 0         |
+        you:1 -1 | 1         | 0         |
+        hash 20  | WRONGTYPE | WRONGTYPE | =
+        ",
         );
     }
     rows(
-        &Call(STRING.force_unlock, vec!["you:1", "1"]),
-        [
-            (Absent, "-1", "-1", ""),
-            (Ours, "-1", "-1", "me:1 20"),
-            (Theirs, "-1", "-1", "you:1 20"),
-            (Endless, "-1", "-1", "you:1 0"),
-            (Hash, "-1", "-1", "hash 20"),
-        ],
+        Call(STRING.force_unlock, &["you:1", "1"]),
+        "
+                 | -1 | =
+        me:1 20  | -1 | =
+        you:1 20 | -1 | =
+        you:1 -1 | -1 | =
+        hash 20  | -1 | =
+        ",
     );
 }
 
 #[test]
 fn inspect_of_a_string_shows_its_value() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(STRING.inspect, vec![]),
-        [
-            (Absent, "(nil)", "(nil)", ""),
-            (Ours, "20000 me:1 1 -1", "20000 me:1 1 -1", "me:1 20"),
-            (Theirs, "20000 you:1 1 -1", "20000 you:1 1 -1", "you:1 20"),
-            (Endless, "-1 you:1 1 -1", "-1 you:1 1 -1", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.inspect, &[]),
+        "
+                 | nil           | =
+        me:1 20  | 20 me:1 1 -1  | =
+        you:1 20 | 20 you:1 1 -1 | =
+        you:1 -1 | -1 you:1 1 -1 | =
+        hash 20  | WRONGTYPE     | =
+        ",
     );
     let server = Server::start();
     let control = &mut server.control();
-    State::Ours.set(control);
-    let seconds = |control: &mut Control| {
-        let time = control.run(&["TIME"]);
-        let seconds = time.split(' ').next().expect("two numbers");
-        seconds.parse::<u64>().expect("a number")
-    };
-    let call = Call(STRING.inspect, vec!["time"]);
-    let before = seconds(control);
-    let shown = run(control, &call);
-    let after = seconds(control);
-    let clock = shown.strip_prefix("20000 me:1 1 ").expect("held");
-    let clock: u64 = clock.parse().expect("milliseconds");
-    assert!((before..=after).contains(&(clock / 1000)), "{clock}");
+    set(control, "me:1 20");
+    let before = clock(control);
+    let shown = control.run(&["EVAL", STRING.inspect, "1", "k", "time"]);
+    let after = clock(control);
+    let shown = shown.split_once(" me:1 1 ").expect("held").1;
+    let shown: i64 = shown.parse().expect("milliseconds");
+    assert!((before..=after).contains(&shown), "{shown}");
     // It is no right that a look needs.
     control.run(&["ACL", "SETUSER", "default", "-time"]);
-    assert_eq!(run(control, &call), "20000 me:1 1 -1");
+    let call = Call(STRING.inspect, &["time"]);
+    assert_eq!(run(control, call), "20 me:1 1 -1");
 }
 
 /// An empty value, and one that is too long to be shown, with bytes that no text has.
@@ -275,7 +235,7 @@ fn a_value_of_any_bytes_is_compared_as_a_whole_and_shown_in_part() {
             redis::Value::Array(items) => items[1].clone(),
             other => panic!("{other:?}"),
         };
-        let busy = call(STRING.acquire, &[b"me:1", b"1", b"5000"]);
+        let busy = call(STRING.acquire, &[b"me:1", b"1", b"50000"]);
         assert_eq!(second(busy), bytes(&value[..value.len().min(200)]));
         let inspected = call(STRING.inspect, &[]);
         assert_eq!(second(inspected), bytes(value));
@@ -297,16 +257,15 @@ fn a_value_of_any_bytes_is_compared_as_a_whole_and_shown_in_part() {
 /// Each of these leaves all as it was; only one of ours is written.
 #[test]
 fn touch_of_a_string_writes_its_own_value_as_it_is() {
-    use State::{Absent, Endless, Hash, Ours, Theirs};
     rows(
-        &Call(STRING.touch, vec!["me:1"]),
-        [
-            (Absent, "0", "0", ""),
-            (Ours, "1", "1", "me:1 20"),
-            (Theirs, "0", "0", "you:1 20"),
-            (Endless, "0", "0", "you:1 0"),
-            (Hash, WRONG_TYPE, WRONG_TYPE, "hash 20"),
-        ],
+        Call(STRING.touch, &["me:1"]),
+        "
+                 | 0         | =
+        me:1 20  | 1         | =
+        you:1 20 | 0         | =
+        you:1 -1 | 0         | =
+        hash 20  | WRONGTYPE | =
+        ",
     );
     let server = Server::start();
     let control = &mut server.control();
@@ -327,93 +286,78 @@ fn touch_of_a_string_writes_its_own_value_as_it_is() {
         let written = control.calls("set") - before;
         assert_eq!(written.to_string(), answer, "{keys:?}");
         assert_eq!(control.run(&["GET", "ours"]), "me:1");
-        assert!((1..=20_000).contains(&control.pttl("ours")));
+        assert!((1..=200_000).contains(&control.pttl("ours")));
     }
 }
 
+const TAKES: Call<'_> = Call(STRING.acquire, &["me:1", "1", "50000"]);
+const ENDS: Call<'_> = Call(STRING.release, &["me:1", "0", "10000"]);
+const STAYS: Call<'_> = Call(STRING.release, &["me:1", "1", "300000"]);
+const PASSES: Call<'_> = Call(STRING.pass, &["me:1", "me:2", "50000"]);
+const RENEWS: Call<'_> = Call(STRING.renew, &["me:1", "300000"]);
+const FORCED: Call<'_> = Call(STRING.force_unlock, &["me:1", "0"]);
+
+const CONTRACT: Contract<'_> = Contract {
+    calls: &[
+        Call(STRING.acquire, &["me:1", "1", "300000"]),
+        ENDS,
+        STAYS,
+        PASSES,
+        RENEWS,
+        FORCED,
+        Call(STRING.force_unlock, &["me:1", "99999999999999"]),
+        Call(STRING.touch, &["me:1"]),
+    ],
+    states: &STATES,
+    set,
+    run,
+    seen,
+    without_own_lease: str::to_owned,
+};
+
 #[test]
 fn each_refused_right_leaves_a_string_as_it_was_or_complete() {
-    let server = Server::start();
-    let control = &mut server.control();
-    let calls = [
-        Call(STRING.acquire, vec!["me:1", "1", "30000"]),
-        Call(STRING.release, vec!["me:1", "0", "1000"]),
-        Call(STRING.release, vec!["me:1", "1", "30000"]),
-        Call(STRING.pass, vec!["me:1", "me:2", "5000"]),
-        Call(STRING.renew, vec!["me:1", "30000"]),
-        Call(STRING.force_unlock, vec!["me:1", "0"]),
-        Call(STRING.force_unlock, vec!["me:1", "99999999999999"]),
-        Call(STRING.touch, vec!["me:1"]),
-    ];
-    for right in ["get", "set", "pttl", "pexpire", "del", "time"] {
-        let mut refused = 0;
-        for state in STATES {
-            for call in &calls {
-                state.set(control);
-                let before = seen(control);
-                let complete = {
-                    run(control, call);
-                    let after = seen(control);
-                    state.set(control);
-                    after
-                };
-                control.run(&["ACL", "SETUSER", "default", &format!("-{right}")]);
-                let answer = run(control, call);
-                control.run(&["ACL", "SETUSER", "default", &format!("+{right}")]);
-                let after = seen(control);
-                let failed = answer.starts_with("error");
-                refused += usize::from(failed);
-                let what = format!("-{right} {state:?} {}", call.0);
-                assert!(
-                    after == before || after == complete,
-                    "{what}: {before} -> {after}"
-                );
-                assert!(failed || after == complete, "{what}: a false yes, {after}");
-            }
-        }
-        assert!(refused > 0, "-{right}: nothing was refused");
-    }
+    CONTRACT.holds_without_a_right("get set pttl pexpire del time", 9);
 }
 
 /// A copy that comes after another party has been there takes nothing from it.
 #[test]
 fn another_party_between_two_copies_keeps_what_it_has() {
-    use State::{Absent, Ours, Theirs};
-    let acquire = Call(STRING.acquire, vec!["me:1", "1", "5000"]);
-    let release = Call(STRING.release, vec!["me:1", "0", "1000"]);
-    let stays = Call(STRING.release, vec!["me:1", "1", "30000"]);
-    let pass = Call(STRING.pass, vec!["me:1", "me:2", "5000"]);
-    let renew = Call(STRING.renew, vec!["me:1", "30000"]);
-    let force = Call(STRING.force_unlock, vec!["me:1", "0"]);
-    // call, state, first answer, what stands there when the copy comes, second answer, state after both
-    let table = [
-        (&acquire, Absent, "1", Theirs, "20000 you:1", "you:1 20"),
-        (&acquire, Absent, "1", Absent, "1", "me:1 5"),
-        (&acquire, Theirs, "20000 you:1", Absent, "1", "me:1 5"),
-        (&release, Ours, "1", Theirs, "-1", "you:1 20"),
-        (&release, Theirs, "-1", Absent, "0", ""),
-        (&stays, Ours, "1", Theirs, "-1", "you:1 20"),
-        (&stays, Ours, "1", Absent, "0", ""),
-        (&pass, Ours, "1", Theirs, "-1", "you:1 20"),
-        (&pass, Ours, "1", Absent, "0", ""),
-        (&pass, Theirs, "-1", Absent, "0", ""),
-        (&renew, Ours, "1", Theirs, "-1", "you:1 20"),
-        (&renew, Ours, "1", Absent, "0", ""),
-        (&renew, Theirs, "-1", Absent, "0", ""),
-        (&force, Ours, "1", Theirs, "0", "you:1 20"),
-        (&force, Theirs, "0", Absent, "0", ""),
+    let takes = "redis.call('set', KEYS[1], 'you:1', 'px', 200000) return 1";
+    let calls = [
+        ("TAKES", TAKES),
+        ("ENDS", ENDS),
+        ("STAYS", STAYS),
+        ("PASSES", PASSES),
+        ("RENEWS", RENEWS),
+        ("FORCED", FORCED),
+        ("you:1 takes", Call(takes, &[])),
+        ("free", Call(FREES, &[])),
     ];
-    let server = Server::start();
-    let control = &mut server.control();
-    for (call, state, first, between, second, after) in table {
-        let what = format!("{state:?}, then {between:?}: {}", call.0);
-        state.set(control);
-        assert_eq!(run(control, call), first, "{what}");
-        between.set(control);
-        assert_eq!(run(control, call), second, "{what}");
-        assert_eq!(seen(control), after, "{what}");
-    }
+    CONTRACT.rows_between(
+        &calls,
+        "
+        TAKES  |          | 1        | you:1 takes | 20 you:1 | you:1 20
+        TAKES  |          | 1        | free        | 1        | me:1 5
+        TAKES  | you:1 20 | 20 you:1 | free        | 1        | me:1 5
+        ENDS   | me:1 20  | 1        | you:1 takes | -1       | you:1 20
+        ENDS   | you:1 20 | -1       | free        | 0        |
+        STAYS  | me:1 20  | 1        | you:1 takes | -1       | you:1 20
+        STAYS  | me:1 20  | 1        | free        | 0        |
+        PASSES | me:1 20  | 1        | you:1 takes | -1       | you:1 20
+        PASSES | me:1 20  | 1        | free        | 0        |
+        PASSES | you:1 20 | -1       | free        | 0        |
+        RENEWS | me:1 20  | 1        | you:1 takes | -1       | you:1 20
+        RENEWS | me:1 20  | 1        | free        | 0        |
+        RENEWS | you:1 20 | -1       | free        | 0        |
+        FORCED | me:1 20  | 1        | you:1 takes | 0        | you:1 20
+        FORCED | you:1 20 | 0        | free        | 0        |
+        ",
+    );
 }
+
+/// The lease ends.
+const FREES: &str = "redis.call('del', KEYS[1]) return 1";
 
 /// What stands under a lock and its token: type, fields or value, lease, token, and the expiry of that.
 const LOOK: &str = "\
@@ -423,8 +367,8 @@ return {kind, held, redis.call('pttl', KEYS[1]), redis.call('get', KEYS[2]), red
 
 const COUNTS: [&str; 4] = ["0", "1", "2", "3"];
 
-/// A random call: its script, and whether it names the token's key; or no script, for a lease that ends.
-fn roll(rolls: &mut Rolls, kind: LockKind) -> (Option<&'static str>, bool, Vec<&'static str>) {
+/// A random call.
+fn roll(rolls: &mut Rolls, kind: LockKind) -> (&'static str, Vec<&'static str>) {
     let Scripts {
         acquire,
         release,
@@ -436,112 +380,71 @@ fn roll(rolls: &mut Rolls, kind: LockKind) -> (Option<&'static str>, bool, Vec<&
     let owner = rolls.of(&["me:1", "me:2", "you:1"]);
     // Far apart from each other: the moments between two calls do not matter.
     let lease = rolls.of(&["100000", "200000", "300000", "400000"]);
-    let (counts, channel, has_token) = match kind {
-        LockKind::Plain => (4, "c", false),
-        LockKind::Spin => (4, "", false),
-        LockKind::Fenced => (4, "c", true),
-        LockKind::String => (2, "c", false),
+    let (counts, channel) = match kind {
+        LockKind::Plain | LockKind::Fenced => (4, "c"),
+        LockKind::Spin => (4, ""),
+        LockKind::String => (2, "c"),
         _ => unreachable!("a kind without random calls: {kind}"),
     };
     let targets = &COUNTS[..counts];
     match rolls.below(12) {
-        0..=3 => {
-            let target = rolls.of(&targets[1..]);
-            (Some(acquire), has_token, vec![owner, target, lease])
-        }
-        4..=6 => {
-            let target = rolls.of(targets);
-            (Some(release), false, vec![owner, target, lease, channel])
-        }
+        0..=3 => (acquire, vec![owner, rolls.of(&targets[1..]), lease]),
+        4..=6 => (release, vec![owner, rolls.of(targets), lease, channel]),
         7..=8 => {
             let to = if owner == "me:1" { "me:2" } else { "me:1" };
-            (Some(pass), has_token, vec![owner, to, lease, channel])
+            (pass, vec![owner, to, lease, channel])
         }
-        9 => (Some(renew), false, vec![owner, lease]),
-        10 => (Some(force), false, vec![owner, "0", channel]),
-        _ => (None, false, Vec::new()),
+        9 => (renew, vec![owner, lease]),
+        10 => (force, vec![owner, "0", channel]),
+        _ => (FREES, Vec::new()),
     }
 }
 
-/// An answer or a state, with times rounded up to the hundred seconds of which they are what is left.
-fn rounded(value: &redis::Value) -> String {
-    match value {
-        redis::Value::Int(left @ 1_000..) => format!("{}", (left + 99_999) / 100_000 * 100_000),
-        redis::Value::Array(items) => {
-            let items: Vec<String> = items.iter().map(rounded).collect();
-            items.join(" ")
-        }
-        other => format!("{other:?}"),
-    }
+/// The key of the token is for those who raise it.
+fn keys(kind: LockKind, name: &str, call: Call<'_>) -> Vec<String> {
+    let Scripts { acquire, pass, .. } = scripts(kind);
+    let raises = kind == LockKind::Fenced && [acquire, pass].contains(&call.0);
+    let token = (raises || call.0 == LOOK).then(|| token_key(name));
+    [name.to_owned()].into_iter().chain(token).collect()
 }
 
 /// One world in which each call is sent once, and one in which it is sent twice: what the first copies answer and what
 /// they leave is the same.
 #[test]
 fn of_twenty_thousand_random_calls_of_each_kind_a_second_copy_changes_nothing() {
-    const CALLS: usize = 20_000;
-    const AT_ONCE: usize = 100;
     let server = Server::start();
     let mut control = server.control();
     // Those of fair locks are in `fair_scripts.rs`.
     for kind in HANDED_OVER {
-        let mut rolls = Rolls(0x9E37_79B9_7F4A_7C15 + kind as u64);
         let (mut taken, mut last_token) = (0, 0);
-        for batch in 0..CALLS / AT_ONCE {
-            let mut pipe = redis::pipe();
-            let mut calls = Vec::new();
-            for _ in 0..AT_ONCE {
-                let (script, has_token, args) = roll(&mut rolls, kind);
-                for (key, copies) in [("once", 1), ("twice", 2)] {
-                    let keys = [key.to_owned(), token_key(key)];
-                    for _ in 0..copies {
-                        match script {
-                            Some(script) => {
-                                let named = 1 + usize::from(has_token);
-                                let call = pipe.cmd("EVAL").arg(script).arg(named);
-                                call.arg(&keys[..named]).arg(&args)
-                            }
-                            None => pipe.cmd("DEL").arg(key),
-                        };
-                    }
-                    pipe.cmd("EVAL").arg(LOOK).arg(2).arg(&keys);
-                }
-                calls.push((script.map(|it| it.lines().next()), args));
+        let calls = RandomCalls {
+            seed: 0x9E37_79B9_7F4A_7C15 + kind as u64,
+            roll: &|rolls| roll(rolls, kind),
+            keys: &|name, call| keys(kind, name, call),
+            look: LOOK,
+            slack: 0,
+        };
+        calls.send(&mut control, |sent| {
+            let what = format!("{kind}, {}", sent.what);
+            assert_eq!(rounded(sent.once, 0), rounded(sent.twice, 0), "{what}");
+            let [_, held, left, token, token_left] = items(sent.once) else {
+                panic!("{what}: {:?}", sent.once)
+            };
+            if let redis::Value::BulkString(held) = held {
+                taken += 1;
+                let fields = String::from_utf8_lossy(held).split(' ').count();
+                assert!(fields <= 2, "{what}: two holders");
+                assert!(matches!(left, redis::Value::Int(1..)), "{what}: no lease");
             }
-            let answers: Vec<redis::Value> = pipe
-                .query(&mut control.connection)
-                .expect("every call is answered");
-            for (nth, answers) in answers.chunks(5).enumerate() {
-                let what = format!("{kind}, call {nth} of batch {batch}: {:?}", calls[nth]);
-                let [once, state, first, _, after_both] = answers else {
-                    panic!("{what}: {answers:?}")
-                };
-                assert_eq!(rounded(once), rounded(first), "{what}");
-                assert_eq!(rounded(state), rounded(after_both), "{what}");
-                let redis::Value::Array(seen) = state else {
-                    panic!("{what}: {state:?}")
-                };
-                let [_, held, left, token, token_left] = &seen[..] else {
-                    panic!("{what}: {seen:?}")
-                };
-                if let redis::Value::BulkString(held) = held {
-                    taken += 1;
-                    let fields = String::from_utf8_lossy(held).split(' ').count();
-                    assert!(fields <= 2, "{what}: two holders");
-                    assert!(matches!(left, redis::Value::Int(1..)), "{what}: no lease");
-                }
-                if let redis::Value::BulkString(token) = token {
-                    let token = String::from_utf8_lossy(token).parse().expect("a number");
-                    assert!(
-                        (last_token..=last_token + 1).contains(&token),
-                        "{what}: {token}"
-                    );
-                    last_token = token;
-                    assert_eq!(token_left, &redis::Value::Int(-1), "{what}");
-                }
+            if let redis::Value::BulkString(token) = token {
+                let token = String::from_utf8_lossy(token).parse().expect("a number");
+                let may_be = last_token..=last_token + 1;
+                assert!(may_be.contains(&token), "{what}: {token}");
+                last_token = token;
+                assert_eq!(token_left, &redis::Value::Int(-1), "{what}");
             }
-        }
-        assert!(taken > CALLS / 4, "{kind}: held after {taken} calls");
+        });
+        assert!(taken > RANDOM_CALLS / 4, "{kind}: held after {taken} calls");
         assert_eq!(last_token > 1_000, kind == LockKind::Fenced, "{last_token}");
         control.run(&["FLUSHALL"]);
     }

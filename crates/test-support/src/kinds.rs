@@ -258,25 +258,3 @@ fn has_target(words: &[String], target: u32) -> bool {
     let keys: usize = words[2].parse().unwrap_or(1);
     words.get(keys + 4) == Some(&target.to_string())
 }
-
-/// What stands under the key `k` of a lock that is a hash, before a script of the field `me:1` runs.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum State {
-    Absent,
-    /// Our field with this count and 20 s left.
-    Ours(u32),
-    /// Another owner's field with 20 s left.
-    Theirs,
-}
-
-impl State {
-    pub fn set(self, control: &mut Control) {
-        control.run(&["DEL", "k"]);
-        match self {
-            Self::Absent => return,
-            Self::Ours(count) => control.run(&["HSET", "k", "me:1", &count.to_string()]),
-            Self::Theirs => control.run(&["HSET", "k", "you:1", "1"]),
-        };
-        control.run(&["PEXPIRE", "k", "20000"]);
-    }
-}
