@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind};
 use test_support::kinds::{HANDED_OVER, NESTED, against, is_token};
-use test_support::{Cluster, eventually, ms, slot, tokio, within};
+use test_support::{Cluster, cases, eventually, ms, slot, tokio, within};
 use tokio::task::JoinHandle;
 
 /// No renewal is due for twenty seconds.
@@ -368,29 +368,13 @@ async fn every_half_of(kinds: &[LockKind]) {
     scene.end_scene().await;
 }
 
-#[tokio::test]
-async fn every_half_of_a_lock_with_one_key() {
-    every_half_of(&[LockKind::Plain, LockKind::Spin, LockKind::String]).await;
-}
-
-#[tokio::test]
-async fn every_half_of_a_fenced_lock() {
-    every_half_of(&[LockKind::Fenced]).await;
-}
-
-#[tokio::test]
-async fn every_half_of_a_fair_lock() {
-    every_half_of(&[LockKind::Fair]).await;
-}
-
-#[tokio::test]
-async fn every_half_of_a_read_lock() {
-    every_half_of(&[LockKind::Read]).await;
-}
-
-#[tokio::test]
-async fn every_half_of_a_write_lock_that_also_reads() {
-    every_half_of(&[LockKind::Write]).await;
+cases! {
+    every_half_of;
+    fn every_half_of_a_lock_with_one_key(&[LockKind::Plain, LockKind::Spin, LockKind::String]);
+    fn every_half_of_a_fenced_lock(&[LockKind::Fenced]);
+    fn every_half_of_a_fair_lock(&[LockKind::Fair]);
+    fn every_half_of_a_read_lock(&[LockKind::Read]);
+    fn every_half_of_a_write_lock_that_also_reads(&[LockKind::Write]);
 }
 
 /// Renewals that find some keys at the other node write none of them, so that the move can be finished; and a move that is

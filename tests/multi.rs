@@ -11,7 +11,9 @@ use redisson_lock::{
     MultiLock,
 };
 use test_support::kinds::load_scripts;
-use test_support::{Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, tokio, within};
+use test_support::{
+    Monitor, Proxy, TestServer, cases, eventually, may_take, ms, stalls, tokio, within,
+};
 
 /// Two servers with a client each, and another client of both.
 struct Servers {
@@ -663,14 +665,10 @@ async fn it_gets_in_beside_a_long_and_a_short_queue(tasks: [usize; 2]) {
     servers.finish().await;
 }
 
-#[tokio::test]
-async fn it_does_not_starve_beside_a_long_queue_and_a_short_one() {
-    it_gets_in_beside_a_long_and_a_short_queue([2, 40]).await;
-}
-
-#[tokio::test]
-async fn it_does_not_starve_beside_a_short_queue_and_a_long_one() {
-    it_gets_in_beside_a_long_and_a_short_queue([40, 2]).await;
+cases! {
+    it_gets_in_beside_a_long_and_a_short_queue;
+    fn it_does_not_starve_beside_a_long_queue_and_a_short_one([2, 40]);
+    fn it_does_not_starve_beside_a_short_queue_and_a_long_one([40, 2]);
 }
 
 /// For 10 s, or as many as `MULTI_STORM_SECS` says.

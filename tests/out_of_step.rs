@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{LockClient, LockClientBuilder};
-use test_support::{TestServer, eventually, ms, stalls, tokio};
+use test_support::{TestServer, cases, eventually, ms, stalls, tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -398,24 +398,12 @@ async fn a_server_that_stalls_keeps_its_connections() {
 
 const TIMEOUT: Duration = Duration::from_millis(800);
 
-#[tokio::test]
-async fn a_lost_reply_costs_one_caller_at_a_time_no_more_than_three_command_timeouts() {
-    each_harm(Harm::Lost, 1).await;
-}
-
-#[tokio::test]
-async fn a_lost_reply_costs_many_callers_no_more_than_three_command_timeouts() {
-    each_harm(Harm::Lost, 16).await;
-}
-
-#[tokio::test]
-async fn a_doubled_reply_costs_one_caller_at_a_time_no_more_than_three_command_timeouts() {
-    each_harm(Harm::Doubled, 1).await;
-}
-
-#[tokio::test]
-async fn a_doubled_reply_costs_many_callers_no_more_than_three_command_timeouts() {
-    each_harm(Harm::Doubled, 16).await;
+cases! {
+    each_harm;
+    fn a_lost_reply_costs_one_caller_at_a_time_no_more_than_three_command_timeouts(Harm::Lost, 1);
+    fn a_lost_reply_costs_many_callers_no_more_than_three_command_timeouts(Harm::Lost, 16);
+    fn a_doubled_reply_costs_one_caller_at_a_time_no_more_than_three_command_timeouts(Harm::Doubled, 1);
+    fn a_doubled_reply_costs_many_callers_no_more_than_three_command_timeouts(Harm::Doubled, 16);
 }
 
 #[tokio::test]

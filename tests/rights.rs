@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::{ConnectionFence, Error, Lock, LockClient, LockKind, Once, Script};
 use test_support::kinds::{KINDS, NESTED, count, holder, rob};
-use test_support::{Control, Proxy, Scripted, TestServer, eventually, ms, tokio};
+use test_support::{Control, Proxy, Scripted, TestServer, cases, eventually, ms, tokio};
 
 /// The words of the n-th block of `docs/operations.md`.
 fn block(nth: usize) -> Vec<&'static str> {
@@ -230,103 +230,70 @@ async fn call_without(
     said
 }
 
+/// What the line `connection` of a table stands for.
+const OF_CONNECTION: &str = "
+    +client|id
+    +client|info connect
+    +client|kill connect
+    +client|tracking
+    +hello
+    +auth
+    +select      connect
+    +info
+";
+
 /// Which calls of a plain lock need which right. Those that no call needs are for other versions of the server, or not
 /// looked at by it.
-const OF_PLAIN: [(&str, &[&str]); 27] = [
-    ("+evalsha", &CALLS),
-    ("+eval", &["new server"]),
-    (
-        "+hget",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "unlock one",
-            "unlock",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    (
-        "+hincrby",
-        &["lock", "lock again", "unlock one", "new server"],
-    ),
+const OF_PLAIN: &str = "
+    +evalsha     all
+    +eval        new server
+    +hget        lock, lock again, wait, inspect, unlock one, unlock, force_unlock, new server
+    +hincrby     lock, lock again, unlock one, new server
     // Without it nothing is handed over: `tests/handoff.rs`.
-    ("+hdel", &[]),
-    ("+hlen", &["wait", "inspect", "force_unlock"]),
-    ("+hkeys", &["wait", "inspect", "force_unlock"]),
-    ("+hexists", &["extend", "force_unlock"]),
-    ("+exists", &["lock", "wait", "new server"]),
-    (
-        "+pttl",
-        &[
-            "lock again",
-            "wait",
-            "inspect",
-            "extend",
-            "unlock one",
-            "force_unlock",
-        ],
-    ),
-    (
-        "+pexpire",
-        &["lock", "lock again", "extend", "unlock one", "new server"],
-    ),
-    ("+del", &["unlock", "force_unlock"]),
-    ("+publish", &["unlock", "force_unlock"]),
+    +hdel
+    +hlen        wait, inspect, force_unlock
+    +hkeys       wait, inspect, force_unlock
+    +hexists     extend, force_unlock
+    +exists      lock, wait, new server
+    +pttl        lock again, wait, inspect, extend, unlock one, force_unlock
+    +pexpire     lock, lock again, extend, unlock one, new server
+    +del         unlock, force_unlock
+    +publish     unlock, force_unlock
     // Without it a forced unlock has no limit: `tests/outcomes.rs`.
-    ("+time", &[]),
-    ("+subscribe", &["wait"]),
-    ("+unsubscribe", &[]),
-    ("+ping", &["wait"]),
-    ("+client|id", &[]),
-    ("+client|info", &["connect"]),
-    ("+client|kill", &["connect"]),
-    ("+client|tracking", &[]),
-    ("+hello", &[]),
-    ("+auth", &[]),
-    ("+select", &["connect"]),
-    ("+info", &[]),
-    ("~lock:*", &CALLS),
-    (
-        "&redisson_lock__channel:{lock:*",
-        &["wait", "unlock", "force_unlock"],
-    ),
-];
+    +time
+    +subscribe   wait
+    +unsubscribe
+    +ping        wait
+    connection
+    ~lock:*      all
+    &redisson_lock__channel:{lock:* wait, unlock, force_unlock
+";
 
 /// And which of a fenced lock need those of its token.
-const OF_FENCED: [(&str, &[&str]); 4] = [
-    ("+get", &["lock", "lock again", "new server"]),
-    ("+incr", &["lock", "new server"]),
-    ("+persist", &["lock", "lock again", "new server"]),
-    ("~redisson_lock_token:{lock:*", &OF_TWO_KEYS),
-];
+const OF_FENCED: &str = "
+    +get     lock, lock again, new server
+    +incr    lock, new server
+    +persist lock, lock again, new server
+    ~redisson_lock_token:{lock:* lock, lock again, wait, inspect, new server
+";
 
 /// The calls of a fenced lock that name the key of the token too.
 const OF_TWO_KEYS: [&str; 5] = ["lock", "lock again", "wait", "inspect", "new server"];
 
-const OF_STRING: [(&str, &[&str]); 19] = [
-    ("+evalsha", &CALLS),
-    ("+eval", &["new server"]),
-    ("+get", &CALLS),
-    ("+set", &["lock", "new server"]),
-    ("+exists", &[]),
-    ("+pttl", &["wait", "inspect", "extend", "force_unlock"]),
-    ("+pexpire", &["extend"]),
-    ("+del", &["unlock", "force_unlock"]),
-    ("+time", &[]),
-    ("+ping", &[]),
-    ("+client|id", &[]),
-    ("+client|info", &["connect"]),
-    ("+client|kill", &["connect"]),
-    ("+client|tracking", &[]),
-    ("+hello", &[]),
-    ("+auth", &[]),
-    ("+select", &["connect"]),
-    ("+info", &[]),
-    ("~lock:*", &CALLS),
-];
+const OF_STRING: &str = "
+    +evalsha     all
+    +eval        new server
+    +get         all
+    +set         lock, new server
+    +exists
+    +pttl        wait, inspect, extend, force_unlock
+    +pexpire     extend
+    +del         unlock, force_unlock
+    +time
+    +ping
+    connection
+    ~lock:*      all
+";
 
 /// Those of a fair lock that name the keys of the queue too.
 const OF_QUEUE: [&str; 8] = [
@@ -340,232 +307,129 @@ const OF_QUEUE: [&str; 8] = [
     "new server",
 ];
 
-const JOINS: &[&str] = &["wait"];
-const ATTEMPTS: &[&str] = &["lock", "wait", "new server"];
-const LOOKS_AT_THE_FIRST: &[&str] = &["lock", "wait", "unlock", "force_unlock", "new server"];
-
 /// Of a fair lock with an empty queue.
-const OF_FAIR: [(&str, &[&str]); 38] = [
-    ("+evalsha", &CALLS),
-    ("+eval", &["new server"]),
-    (
-        "+hget",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "queue",
-            "unlock one",
-            "unlock",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    (
-        "+hincrby",
-        &["lock", "lock again", "unlock one", "new server"],
-    ),
-    ("+hlen", &["wait", "inspect", "queue", "force_unlock"]),
-    ("+hkeys", &["wait", "inspect", "queue", "force_unlock"]),
-    ("+hexists", &["extend", "force_unlock"]),
-    ("+exists", &[]),
-    (
-        "+pttl",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "queue",
-            "extend",
-            "unlock one",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    (
-        "+pexpire",
-        &["lock", "lock again", "extend", "unlock one", "new server"],
-    ),
-    ("+del", &["unlock", "force_unlock"]),
+const OF_FAIR: &str = "
+    +evalsha     all
+    +eval        new server
+    +hget        lock, lock again, wait, inspect, queue, unlock one, unlock, force_unlock, new server
+    +hincrby     lock, lock again, unlock one, new server
+    +hlen        wait, inspect, queue, force_unlock
+    +hkeys       wait, inspect, queue, force_unlock
+    +hexists     extend, force_unlock
+    +exists
+    +pttl        lock, lock again, wait, inspect, queue, extend, unlock one, force_unlock, new server
+    +pexpire     lock, lock again, extend, unlock one, new server
+    +del         unlock, force_unlock
     // The next owner is told: there is none.
-    ("+publish", &[]),
-    (
-        "+time",
-        &[
-            "lock",
-            "wait",
-            "queue",
-            "unlock one",
-            "unlock",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    ("+subscribe", &["wait"]),
-    ("+unsubscribe", &[]),
-    ("+ping", &["wait"]),
-    ("+client|id", &[]),
-    ("+client|info", &["connect"]),
-    ("+client|kill", &["connect"]),
-    ("+client|tracking", &[]),
-    ("+hello", &[]),
-    ("+auth", &[]),
-    ("+select", &["connect"]),
-    ("+info", &[]),
-    ("~lock:*", &CALLS),
-    ("&redisson_lock__channel:{lock:*", &["wait"]),
-    ("+lindex", LOOKS_AT_THE_FIRST),
-    ("+lpos", ATTEMPTS),
-    ("+lrange", &["wait", "queue"]),
-    ("+lrem", JOINS),
-    ("+persist", JOINS),
-    ("+rpush", JOINS),
-    ("+zscore", ATTEMPTS),
-    ("+zrange", JOINS),
-    ("+zadd", JOINS),
-    ("+zrem", JOINS),
-    ("~redisson_lock_queue:{lock:*", &OF_QUEUE),
-    ("~redisson_lock_timeout:{lock:*", &OF_QUEUE),
-];
+    +publish
+    +time        lock, wait, queue, unlock one, unlock, force_unlock, new server
+    +subscribe   wait
+    +unsubscribe
+    +ping        wait
+    connection
+    ~lock:*      all
+    &redisson_lock__channel:{lock:* wait
+    +lindex      lock, wait, unlock, force_unlock, new server
+    +lpos        lock, wait, new server
+    +lrange      wait, queue
+    +lrem        wait
+    +persist     wait
+    +rpush       wait
+    +zscore      lock, wait, new server
+    +zrange      wait
+    +zadd        wait
+    +zrem        wait
+    ~redisson_lock_queue:{lock:* lock, lock again, wait, queue, unlock one, unlock, force_unlock, new server
+    ~redisson_lock_timeout:{lock:* lock, lock again, wait, queue, unlock one, unlock, force_unlock, new server
+";
 
-const OF_READ: [(&str, &[&str]); 31] = [
-    ("+evalsha", &CALLS),
-    ("+eval", &["new server"]),
-    ("+hget", &CALLS),
-    ("+hincrby", &[]),
-    ("+hdel", &["lock", "lock again", "unlock one", "new server"]),
-    ("+hlen", &[]),
-    ("+hkeys", &["wait"]),
-    ("+hexists", &["wait"]),
-    ("+exists", &[]),
-    ("+pttl", &CALLS),
-    (
-        "+pexpire",
-        &["lock", "lock again", "extend", "unlock one", "new server"],
-    ),
-    ("+del", &["unlock one", "unlock", "force_unlock"]),
-    ("+publish", &["unlock", "force_unlock"]),
-    ("+time", &["inspect", "force_unlock"]),
-    ("+subscribe", &["wait"]),
-    ("+unsubscribe", &[]),
-    ("+ping", &["wait"]),
-    ("+client|id", &[]),
-    ("+client|info", &["connect"]),
-    ("+client|kill", &["connect"]),
-    ("+client|tracking", &[]),
-    ("+hello", &[]),
-    ("+auth", &[]),
-    ("+select", &["connect"]),
-    ("+info", &[]),
-    ("~lock:*", &CALLS),
-    ("+hset", &["lock", "lock again", "unlock one", "new server"]),
-    ("+hgetall", &["inspect", "unlock", "force_unlock"]),
-    ("+set", &["lock", "lock again", "unlock one", "new server"]),
-    (
-        "~{lock:*",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "extend",
-            "unlock one",
-            "unlock",
-            "new server",
-        ],
-    ),
-    (
-        "&redisson_rwlock:{lock:*",
-        &["wait", "unlock", "force_unlock"],
-    ),
-];
+const OF_READ: &str = "
+    +evalsha     all
+    +eval        new server
+    +hget        all
+    +hincrby
+    +hdel        lock, lock again, unlock one, new server
+    +hlen
+    +hkeys       wait
+    +hexists     wait
+    +exists
+    +pttl        all
+    +pexpire     lock, lock again, extend, unlock one, new server
+    +del         unlock one, unlock, force_unlock
+    +publish     unlock, force_unlock
+    +time        inspect, force_unlock
+    +subscribe   wait
+    +unsubscribe
+    +ping        wait
+    connection
+    ~lock:*      all
+    +hset        lock, lock again, unlock one, new server
+    +hgetall     inspect, unlock, force_unlock
+    +set         lock, lock again, unlock one, new server
+    ~{lock:*     lock, lock again, wait, inspect, extend, unlock one, unlock, new server
+    &redisson_rwlock:{lock:* wait, unlock, force_unlock
+";
 
-const OF_WRITE: [(&str, &[&str]); 31] = [
-    ("+evalsha", &CALLS),
-    ("+eval", &["new server"]),
-    (
-        "+hget",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "unlock one",
-            "unlock",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    ("+hincrby", &[]),
-    ("+hdel", &[]),
-    ("+hlen", &["unlock"]),
-    ("+hkeys", &["wait"]),
-    ("+hexists", &["wait", "extend"]),
-    ("+exists", &[]),
-    (
-        "+pttl",
-        &[
-            "lock",
-            "lock again",
-            "wait",
-            "inspect",
-            "extend",
-            "unlock one",
-            "force_unlock",
-            "new server",
-        ],
-    ),
-    (
-        "+pexpire",
-        &["lock", "lock again", "extend", "unlock one", "new server"],
-    ),
-    ("+del", &["unlock", "force_unlock"]),
-    ("+publish", &["unlock", "force_unlock"]),
-    ("+time", &["inspect", "force_unlock"]),
-    ("+subscribe", &["wait"]),
-    ("+unsubscribe", &[]),
-    ("+ping", &["wait"]),
-    ("+client|id", &[]),
-    ("+client|info", &["connect"]),
-    ("+client|kill", &["connect"]),
-    ("+client|tracking", &[]),
-    ("+hello", &[]),
-    ("+auth", &[]),
-    ("+select", &["connect"]),
-    ("+info", &[]),
-    ("~lock:*", &CALLS),
-    ("+hset", &["lock", "lock again", "unlock one", "new server"]),
-    ("+hgetall", &["inspect", "force_unlock"]),
-    ("+set", &[]),
-    ("~{lock:*", &[]),
-    (
-        "&redisson_rwlock:{lock:*",
-        &["wait", "unlock", "force_unlock"],
-    ),
-];
+const OF_WRITE: &str = "
+    +evalsha     all
+    +eval        new server
+    +hget        lock, lock again, wait, inspect, unlock one, unlock, force_unlock, new server
+    +hincrby
+    +hdel
+    +hlen        unlock
+    +hkeys       wait
+    +hexists     wait, extend
+    +exists
+    +pttl        lock, lock again, wait, inspect, extend, unlock one, force_unlock, new server
+    +pexpire     lock, lock again, extend, unlock one, new server
+    +del         unlock, force_unlock
+    +publish     unlock, force_unlock
+    +time        inspect, force_unlock
+    +subscribe   wait
+    +unsubscribe
+    +ping        wait
+    connection
+    ~lock:*      all
+    +hset        lock, lock again, unlock one, new server
+    +hgetall     inspect, force_unlock
+    +set
+    ~{lock:*
+    &redisson_rwlock:{lock:* wait, unlock, force_unlock
+";
 
-fn needed_by(kind: LockKind) -> Vec<(&'static str, &'static [&'static str])> {
+/// Each right, and the calls that need it.
+type Needs = Vec<(&'static str, Vec<&'static str>)>;
+
+/// A line of a table is a right and the calls that need it.
+fn needs(table: &'static str) -> Needs {
+    let lines = table.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("//"));
+    let rows = lines.flat_map(|line| match line.split_once(' ') {
+        None if line == "connection" => needs(OF_CONNECTION),
+        None => vec![(line, vec![])],
+        Some((right, calls)) if calls.trim() == "all" => vec![(right, CALLS.to_vec())],
+        Some((right, calls)) => vec![(right, calls.split(',').map(str::trim).collect())],
+    });
+    rows.collect()
+}
+
+fn needed_by(kind: LockKind) -> Needs {
     match kind {
-        LockKind::Plain => OF_PLAIN.to_vec(),
+        LockKind::Plain => needs(OF_PLAIN),
         LockKind::Spin => {
             let recipe = recipe(kind);
-            let mut rows = OF_PLAIN.to_vec();
+            let mut rows = needs(OF_PLAIN);
             rows.retain(|(right, _)| recipe.contains(right));
-            for (right, calls) in &mut rows {
-                // It pauses, and no subscription is looked at.
-                if *right == "+ping" {
-                    *calls = &[];
-                }
-            }
+            // It pauses, and no subscription is looked at.
+            let pings = rows.iter_mut().filter(|row| row.0 == "+ping");
+            pings.for_each(|row| row.1.clear());
             rows
         }
-        LockKind::Fenced => [&OF_PLAIN[..], &OF_FENCED].concat(),
-        LockKind::String => OF_STRING.to_vec(),
-        LockKind::Fair => OF_FAIR.to_vec(),
-        LockKind::Read => OF_READ.to_vec(),
-        LockKind::Write => OF_WRITE.to_vec(),
+        LockKind::Fenced => [needs(OF_PLAIN), needs(OF_FENCED)].concat(),
+        LockKind::String => needs(OF_STRING),
+        LockKind::Fair => needs(OF_FAIR),
+        LockKind::Read => needs(OF_READ),
+        LockKind::Write => needs(OF_WRITE),
         _ => unreachable!("a kind without its rights: {kind}"),
     }
 }
@@ -609,8 +473,8 @@ async fn each_right_is_named_by_every_call_that_needs_it(kind: LockKind) {
     let server = TestServer::new();
     let mut wrong = Vec::new();
     let rows = needed_by(kind);
-    let with_all = ("no right at all", &[][..]);
-    for (missing, needed_by) in std::iter::once(with_all).chain(rows.iter().copied()) {
+    let with_all = ("no right at all", vec![]);
+    for (missing, needed_by) in [&with_all].into_iter().chain(&rows) {
         grant_all_but(&mut server.control(), kind, "");
         let url = format!("redis://locker:SECRET@127.0.0.1:{}", server.port);
         let client = LockClient::builder()
@@ -644,39 +508,15 @@ async fn each_right_is_named_by_every_call_that_needs_it(kind: LockKind) {
     server.finish([]).await;
 }
 
-#[tokio::test]
-async fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Plain).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_spin_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Spin).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_fenced_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Fenced).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_fair_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Fair).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_read_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Read).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_write_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::Write).await;
-}
-
-#[tokio::test]
-async fn each_right_of_the_recipe_of_string_locks_is_named() {
-    each_right_is_named_by_every_call_that_needs_it(LockKind::String).await;
+cases! {
+    each_right_is_named_by_every_call_that_needs_it;
+    fn each_right_of_the_recipe_is_named_by_every_call_that_needs_it(LockKind::Plain);
+    fn each_right_of_the_recipe_of_spin_locks_is_named(LockKind::Spin);
+    fn each_right_of_the_recipe_of_fenced_locks_is_named(LockKind::Fenced);
+    fn each_right_of_the_recipe_of_fair_locks_is_named(LockKind::Fair);
+    fn each_right_of_the_recipe_of_read_locks_is_named(LockKind::Read);
+    fn each_right_of_the_recipe_of_write_locks_is_named(LockKind::Write);
+    fn each_right_of_the_recipe_of_string_locks_is_named(LockKind::String);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LockGuard};
-use test_support::{Proxy, TestServer, eventually, has_listener, ms, tokio, within};
+use test_support::{Proxy, TestServer, cases, eventually, has_listener, ms, tokio, within};
 
 const COMMAND: Duration = Duration::from_millis(400);
 
@@ -76,19 +76,11 @@ async fn the_next_is_served_behind_a_head_at(stage: Stage) {
     server.finish([theirs]).await;
 }
 
-#[tokio::test]
-async fn a_head_with_its_attempt_in_flight_is_passed_over() {
-    the_next_is_served_behind_a_head_at(Stage::AttemptInFlight).await;
-}
-
-#[tokio::test]
-async fn a_head_that_has_not_subscribed_is_passed_over() {
-    the_next_is_served_behind_a_head_at(Stage::BeforeItsSubscription).await;
-}
-
-#[tokio::test]
-async fn a_head_that_waits_is_passed_over() {
-    the_next_is_served_behind_a_head_at(Stage::Waiting).await;
+cases! {
+    the_next_is_served_behind_a_head_at;
+    fn a_head_with_its_attempt_in_flight_is_passed_over(Stage::AttemptInFlight);
+    fn a_head_that_has_not_subscribed_is_passed_over(Stage::BeforeItsSubscription);
+    fn a_head_that_waits_is_passed_over(Stage::Waiting);
 }
 
 /// Its job is sent by its client, and the next caller is in another one.

@@ -94,3 +94,17 @@ fn is_within(budget: Duration, start: Instant) -> bool {
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
+
+/// Tests that call one function, each with what it is given.
+#[macro_export]
+macro_rules! cases {
+    ($run:path; $($(#[$about:meta])* fn $name:ident($($given:expr),*);)*) => {
+        $(
+            $(#[$about])*
+            #[$crate::tokio::test]
+            async fn $name() {
+                $run($($given),*).await;
+            }
+        )*
+    };
+}
