@@ -14,7 +14,7 @@ use redisson_lock::blocking::{
 };
 use redisson_lock::{Error, HoldState, LockKind, LossReason, TryLock};
 use test_support::kinds::{NESTED, against};
-use test_support::{Proxy, RELEASE, Server, is_script, ms, stalls, test};
+use test_support::{Proxy, RELEASE, Server, assert_matches, is_script, ms, stalls, test};
 use tokio::runtime::{Builder, Runtime};
 
 const COMMAND: u64 = 1000;
@@ -147,7 +147,7 @@ fn another_thread_finds_the_lock_held_waits_for_it_and_gives_up_in_time() {
     bounded(move || {
         assert!(elsewhere.try_lock().expect("answered").is_none());
         assert!(!elsewhere.is_held().expect("answered"), "another thread");
-        assert!(matches!(elsewhere.unlock(), Err(Error::NotHeld { .. })));
+        assert_matches!(elsewhere.unlock(), Err(Error::NotHeld { .. }));
         let start = Instant::now();
         let waited = elsewhere.try_lock_for(ms(300)).expect("answered");
         assert!(waited.is_none());
@@ -233,7 +233,7 @@ fn a_fixed_lease_ends_is_extended_and_its_loss_is_waited_for() {
     assert!(guard.is_lost());
     assert!(guard.valid_until() <= Instant::now());
     let unlocked = guard.unlock();
-    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+    assert_matches!(unlocked, Err(Error::Lost { .. }));
 
     let guard = lock.lease(Duration::from_secs(5)).lock().expect("free");
     guard.extend(Duration::from_secs(60)).expect("held");
@@ -241,9 +241,9 @@ fn a_fixed_lease_ends_is_extended_and_its_loss_is_waited_for() {
     guard.unlock().expect("held");
     let watched = lock.lock().expect("free");
     let extended = watched.extend(ms(500));
-    assert!(matches!(extended, Err(Error::Misuse { .. })));
+    assert_matches!(extended, Err(Error::Misuse { .. }));
     let short = lock.lease(ms(1)).try_lock();
-    assert!(matches!(short, Err(Error::InvalidDuration { .. })));
+    assert_matches!(short, Err(Error::InvalidDuration { .. }));
     watched.unlock().expect("held");
 }
 
@@ -351,10 +351,7 @@ fn threads_read_beside_each_other_and_one_writes() {
     assert_eq!((beside.readers.len(), beside.writer), (2, None));
     assert!(!writes);
     let refused = report.write().lock();
-    assert!(
-        matches!(refused, Err(Error::WouldDeadlock { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::WouldDeadlock { .. }));
     reads.unlock().expect("held");
     let writes = report.write().lock().expect("free");
     let holders = report.inspect().expect("asked").expect("held");
@@ -385,7 +382,7 @@ fn several_locks_of_several_clients_are_one_for_a_thread() {
     assert_eq!(leased.lost_within(ms(20)).expect("waited"), None);
     let loss = leased.lost_within(LONG).expect("waited").expect("over");
     assert_eq!(loss.reason, LossReason::LeaseOver);
-    assert!(matches!(leased.unlock(), Err(Error::Lost { .. })));
+    assert_matches!(leased.unlock(), Err(Error::Lost { .. }));
     let swept = both.try_run(|_| Ok::<_, Error>(()));
     assert!(swept.expect("asked").is_some());
     drop(both.try_lock_until(Instant::now() + LONG).expect("asked"));
@@ -402,11 +399,11 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
     let guard = red.lock().expect("free");
     assert!(guard.servers() >= 2);
-    assert!(matches!(red.try_lock(), Err(Error::AlreadyHeld { .. })));
+    assert_matches!(red.try_lock(), Err(Error::AlreadyHeld { .. }));
     let reversed = clients.iter().rev().map(|client| client.lock("red"));
     let reversed = RedLock::new(reversed).expect("three");
     let again = reversed.try_lock();
-    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     let other = red.clone();
     assert!(bounded(move || other.try_lock().expect("asked").is_none()));
     guard.unlock().expect("held");
@@ -418,7 +415,7 @@ fn one_lock_at_several_servers_is_one_for_a_thread() {
     assert_eq!(leased.lost_within(ms(20)).expect("waited"), None);
     let reason = leased.lost_within(LONG).expect("waited");
     assert_eq!(reason, Some(LossReason::LeaseOver));
-    assert!(matches!(leased.unlock(), Err(Error::Lost { .. })));
+    assert_matches!(leased.unlock(), Err(Error::Lost { .. }));
     // Its client releases what the lease has ended in the background.
     until("it is free", || {
         let count = |server: &Server| server.control().count("red");
@@ -517,10 +514,7 @@ fn a_lock_that_needs_replicas_is_refused_where_there_are_none() {
         .lock("a")
         .sync_replicas(1, ms(50))
         .try_lock_for(ms(300));
-    assert!(
-        matches!(refused, Err(Error::TooFewReplicas { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::TooFewReplicas { .. }));
 }
 
 #[test]
@@ -632,16 +626,13 @@ fn run_returns_the_value_reports_a_loss_and_releases_when_the_body_panics() {
     let body = |_: &redisson_lock::blocking::LockGuard| -> Result<(), Error> {
         panic!("it runs beside its holder")
     };
-    assert!(matches!(client.lock("b").try_run(body), Ok(None)));
-    assert!(matches!(
-        client.lock("b").try_run_for(ms(50), body),
-        Ok(None)
-    ));
+    assert_matches!(client.lock("b").try_run(body), Ok(None));
+    assert_matches!(client.lock("b").try_run_for(ms(50), body), Ok(None));
     drop(guard);
     let ran = lock.try_run(|_| Ok::<_, Error>(7)).expect("answered");
     assert_eq!(ran, Some(7), "free again");
     let failed: Result<(), Error> = lock.run(|_| Err(Error::Closed));
-    assert!(matches!(failed, Err(Error::Closed)), "the body's own error");
+    assert_matches!(failed, Err(Error::Closed), "the body's own error");
 }
 
 #[test]
@@ -663,8 +654,8 @@ fn a_forced_unlock_is_a_loss_and_close_ends_waiters_and_reports_open_guards() {
     assert_eq!(report.abandoned.len(), 1, "{report:?}");
     assert_eq!(report.abandoned[0].owner, held.owner().to_string());
     let waited = waiter.join().expect("no panic");
-    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
-    assert!(matches!(lock.try_lock(), Err(Error::Closed)));
+    assert_matches!(waited, Err(Error::Closed));
+    assert_matches!(lock.try_lock(), Err(Error::Closed));
     assert_eq!(held.state(), HoldState::Lost(LossReason::Closed));
     let again = client.close(LONG).expect("closed");
     assert_eq!(again, Default::default());
@@ -812,13 +803,10 @@ fn a_server_that_is_away_is_an_error_in_time_and_the_end_does_not_wait_forever()
     };
     let start = Instant::now();
     let connected = builder().connect_blocking(&url);
-    assert!(
-        matches!(connected, Err(Error::NoAnswer { .. })),
-        "{connected:?}"
-    );
+    assert_matches!(connected, Err(Error::NoAnswer { .. }));
     assert!(start.elapsed() < LONG / 2, "{:?}", start.elapsed());
     let connected = builder().connect_blocking("http://127.0.0.1");
-    assert!(matches!(connected, Err(Error::InvalidConfig { .. })));
+    assert_matches!(connected, Err(Error::InvalidConfig { .. }));
 
     let server = Server::start();
     let client = builder()
@@ -828,9 +816,9 @@ fn a_server_that_is_away_is_an_error_in_time_and_the_end_does_not_wait_forever()
     server.pause();
     let start = Instant::now();
     let called = client.lock("b").lock();
-    assert!(matches!(called, Err(Error::NoAnswer { .. })), "{called:?}");
+    assert_matches!(called, Err(Error::NoAnswer { .. }));
     let called = client.lock("b").is_locked();
-    assert!(matches!(called, Err(Error::NoAnswer { .. })), "{called:?}");
+    assert_matches!(called, Err(Error::NoAnswer { .. }));
     drop(guard);
     // The last handle: it waits for releases that are not answered, as long as it is documented.
     let dropped = Instant::now();

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LossReason, Operation, TryLock};
 use test_support::{
-    ProxiedPair, Server, TestServer, eventually, has_listener, ms, stalls, test, tokio,
+    ProxiedPair, Server, TestServer, assert_matches, eventually, has_listener, ms, stalls, test,
+    tokio,
 };
 
 /// An error of a program that uses locks.
@@ -29,15 +30,15 @@ async fn a_body_runs_with_the_lock_and_its_error_goes_on_behind_the_release() {
     let client = server.client().await;
     let lock = client.lock("a");
     let held = lock.run(async |held| Ok::<_, Failed>(held.state())).await;
-    assert!(matches!(held, Ok(HoldState::Held)), "{held:?}");
+    assert_matches!(held, Ok(HoldState::Held));
     let failed: Result<(), Failed> = lock.run(|_| async { Err(Failed::Body) }).await;
-    assert!(matches!(failed, Err(Failed::Body)));
+    assert_matches!(failed, Err(Failed::Body));
     eventually("released", ms(2_000), || {
         server.control().number(&["EXISTS", "a"]) == 0
     })
     .await;
     let bad: Result<(), Failed> = client.lock("").run(|_| async { Ok(()) }).await;
-    assert!(matches!(bad, Err(Failed::Lock(Error::InvalidName { .. }))));
+    assert_matches!(bad, Err(Failed::Lock(Error::InvalidName { .. })));
     server.finish([client]).await;
 }
 
@@ -47,18 +48,18 @@ async fn a_body_that_only_runs_if_the_lock_is_free_does_not_run_beside_a_holder(
     let (client, other) = (server.client().await, server.client().await);
     let lock = client.lock("a");
     let ran = lock.try_run(async |_| Ok::<_, Error>(7)).await;
-    assert!(matches!(ran, Ok(Some(7))), "{ran:?}");
+    assert_matches!(ran, Ok(Some(7)));
     let guard = other.lock("a").lock().await.expect("free");
     let body = async |_| -> Result<(), Error> { panic!("it runs beside its holder") };
-    assert!(matches!(lock.try_run(body).await, Ok(None)));
+    assert_matches!(lock.try_run(body).await, Ok(None));
     let start = Instant::now();
-    assert!(matches!(lock.try_run_for(ms(200), body).await, Ok(None)));
+    assert_matches!(lock.try_run_for(ms(200), body).await, Ok(None));
     assert!(start.elapsed() >= ms(200));
     guard.unlock().await.expect("held");
     let ran = lock
         .try_run_for(Duration::from_secs(5), async |_| Ok::<_, Error>(8))
         .await;
-    assert!(matches!(ran, Ok(Some(8))), "{ran:?}");
+    assert_matches!(ran, Ok(Some(8)));
     server.finish([client, other]).await;
 }
 
@@ -112,16 +113,13 @@ fn behind_a_scope_nothing_is_held() {
         drop(guard);
         Ok(())
     });
-    assert!(matches!(ended, Ok(Ok(()))));
-    assert!(matches!(
-        locked_by(|_guard| Err(Failed::Body)),
-        Ok(Err(Failed::Body))
-    ));
+    assert_matches!(ended, Ok(Ok(())));
+    assert_matches!(locked_by(|_guard| Err(Failed::Body)), Ok(Err(Failed::Body)));
     let detached = locked_by(|guard| {
         guard.detach();
         Ok(())
     });
-    assert!(matches!(detached, Ok(Ok(()))));
+    assert_matches!(detached, Ok(Ok(())));
     let panicked = locked_by(|_guard| panic!("on purpose"));
     assert_eq!(
         panicked.expect_err("it goes on").downcast_ref(),
@@ -143,7 +141,7 @@ async fn a_spawned_task_has_the_close_grace_to_release_its_lock() {
             Ok::<_, Error>(tokio::spawn(async move {
                 let other = client.owner();
                 let waited = client.lock("a").owned_by(&other).lock().await;
-                assert!(matches!(waited, Err(Error::Closed)), "it does not close");
+                assert_matches!(waited, Err(Error::Closed), "it does not close");
                 tokio::time::sleep(ms(700)).await;
                 guard.unlock().await
             }))
@@ -156,15 +154,12 @@ async fn a_spawned_task_has_the_close_grace_to_release_its_lock() {
     assert_eq!(server.control().number(&["EXISTS", "a"]), 0);
 
     let lost = outcome_with(None).await;
-    assert!(
-        matches!(
-            lost,
-            Err(Error::Lost {
-                reason: LossReason::Closed,
-                ..
-            })
-        ),
-        "{lost:?}"
+    assert_matches!(
+        lost,
+        Err(Error::Lost {
+            reason: LossReason::Closed,
+            ..
+        })
     );
     server.control().run(&["DEL", "a"]);
     server.finish([]).await;
@@ -193,7 +188,7 @@ async fn a_leader_stops_when_its_lock_is_lost_and_leads_again_later() {
     eventually("it leads", ms(2_000), || terms.load(Ordering::SeqCst) == 1).await;
     server.control().run(&["DEL", "leader"]);
     let term = leader.await.expect("no panic");
-    assert!(matches!(term, Ok(1)), "{term:?}");
+    assert_matches!(term, Ok(1));
     server.finish([client]).await;
 }
 
@@ -403,7 +398,7 @@ async fn whether_the_server_is_there_is_known_and_can_be_asked() {
     client.ping().await.expect("it answers");
     client.close(Duration::ZERO).await;
     assert!(!client.is_connected());
-    assert!(matches!(client.ping().await, Err(Error::Closed)));
+    assert_matches!(client.ping().await, Err(Error::Closed));
     pair.finish().await;
 }
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient};
 use test_support::{
-    ACQUIRE, Control, ProxiedPair, RELEASE, Steps, TestServer, eventually, is_script, ms, stalls,
-    tokio,
+    ACQUIRE, Control, ProxiedPair, RELEASE, Steps, TestServer, assert_matches, eventually,
+    is_script, ms, stalls, tokio,
 };
 
 /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
@@ -346,7 +346,7 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
         let done = steps.times(polls).await.is_some();
         drop(steps);
         if polls > 0 {
-            assert!(matches!(lock.lock().await, Err(Error::Closed)));
+            assert_matches!(lock.lock().await, Err(Error::Closed));
         }
         if !done {
             guard
@@ -378,8 +378,9 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
         let client = client.clone();
         async move { client.close(ms(300)).await }
     });
-    assert!(
-        matches!(waiter.await.expect("no panic"), Err(Error::Closed)),
+    assert_matches!(
+        waiter.await.expect("no panic"),
+        Err(Error::Closed),
         "waiters are told immediately"
     );
     released.unlock().await.expect("within the grace");
@@ -393,11 +394,8 @@ async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it()
         "not taken away from under its section; its lease ends it"
     );
     assert_eq!(kept.lost().await, redisson_lock::LossReason::Closed);
-    assert!(matches!(kept.unlock().await, Err(Error::Lost { .. })));
-    assert!(matches!(
-        client.lock("d").is_locked().await,
-        Err(Error::Closed)
-    ));
+    assert_matches!(kept.unlock().await, Err(Error::Lost { .. }));
+    assert_matches!(client.lock("d").is_locked().await, Err(Error::Closed));
     assert_eq!(client.close(Duration::ZERO).await.abandoned.len(), 0);
     control.run(&["DEL", "c"]);
     server.finish([]).await;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{
     Announce, Error, HoldState, LockClient, LockClientBuilder, LockGuard, LossReason, RefusedKind,
 };
-use test_support::{Cluster, eventually, ms, slot, stalls, tokio, within};
+use test_support::{Cluster, assert_matches, eventually, ms, slot, stalls, tokio, within};
 
 fn brisk(builder: LockClientBuilder) -> LockClientBuilder {
     builder.watchdog_timeout(ms(6_000)).command_timeout(ms(900))
@@ -155,15 +155,12 @@ async fn a_call_that_was_only_sent_on_was_not_executed() {
         .try_lock()
         .await
         .expect_err("the new primary is silent");
-    assert!(
-        matches!(
-            refused,
-            Error::Refused {
-                kind: RefusedKind::ClusterDown,
-                ..
-            }
-        ),
-        "{refused:?}"
+    assert_matches!(
+        refused,
+        Error::Refused {
+            kind: RefusedKind::ClusterDown,
+            ..
+        }
     );
     assert!(refused.is_retryable());
     let source = refused.source().expect("a source").to_string();
@@ -651,10 +648,7 @@ async fn the_rights_that_are_written_down_are_enough() {
         cluster.control(nth).run(&words);
     }
     let refused = client.lock(key).lock().await.expect_err("it may not ask");
-    assert!(
-        matches!(&refused, Error::PermissionDenied { permission, .. } if permission == "+asking"),
-        "{refused:?}"
-    );
+    assert_matches!(&refused, Error::PermissionDenied { permission, .. } if permission == "+asking");
     nothing_is_left(&cluster, [client, other]).await;
 }
 

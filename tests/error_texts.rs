@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RefusedKind};
 use test_support::{
-    Cluster, Proxy, Scripted, Sentinels, Server, TestServer, eventually, ms, tokio,
+    Cluster, Proxy, Scripted, Sentinels, Server, TestServer, assert_matches, eventually, ms, tokio,
 };
 
 fn brisk() -> LockClientBuilder {
@@ -55,7 +55,7 @@ async fn every_missing_answer_names_the_server() {
     server.resume();
     for (call, result) in asked {
         let error = result.expect_err("the server stands still");
-        assert!(matches!(error, Error::NoAnswer { .. }), "{call}: {error:?}");
+        assert_matches!(error, Error::NoAnswer { .. }, "{call}");
         let named = format!("no answer from Redis at 127.0.0.1:{} while ", server.port);
         assert!(logged(&error).starts_with(&named), "{call}: {error}");
     }
@@ -112,7 +112,7 @@ async fn every_refusal_names_the_server() {
     let asks = format!("Redis at 127.0.0.1:{port} asks for a password: ");
     let error = client.lock("a").lock().await.expect_err("no password");
     assert!(logged(&error).starts_with(&asks), "{error}");
-    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    assert_matches!(error, Error::Auth { .. });
     let error = fails(&format!("redis://127.0.0.1:{port}")).await;
     assert!(logged(&error).starts_with(&asks), "{error}");
     let error = fails(&format!("redis://:hidden@127.0.0.1:{port}")).await;
@@ -203,15 +203,12 @@ async fn an_address_that_meets_another_kind_of_server_says_which_to_use() {
     let text = logged(&error);
     let named = text.starts_with(&format!("Redis at 127.0.0.1:{sentinel} refused: it "));
     assert!(named && text.contains("redis-sentinel://"), "{text}");
-    assert!(
-        matches!(
-            error,
-            Error::Refused {
-                kind: RefusedKind::Other,
-                ..
-            }
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        Error::Refused {
+            kind: RefusedKind::Other,
+            ..
+        }
     );
     client.close(ms(0)).await;
     let error = fails(&format!("redis://127.0.0.1:{node}")).await;
@@ -285,13 +282,13 @@ async fn a_password_that_a_sentinel_asks_for_is_its_own() {
     let text = logged(&error);
     assert!(text.contains(") asks for a password: "), "{text}");
     assert!(text.contains("`sentinelPassword`"), "{text}");
-    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    assert_matches!(error, Error::Auth { .. });
     let wrong = format!("{}&sentinelPassword=hidden", sentinels.url());
     let error = fails(&wrong.replace("://", "://:hidden@")).await;
     let text = logged(&error);
     let said = ") did not accept the credentials: check `sentinelUsername` and `sentinelPassword`";
     assert!(text.contains(said), "{text}");
-    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    assert_matches!(error, Error::Auth { .. });
 }
 
 /// What stands in front of a server, and answers questions about a cluster and about a primary by these scripts, in

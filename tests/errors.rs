@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, Operation, RefusedKind};
-use test_support::{Server, TestServer, eventually, ms, tokio};
+use test_support::{Server, TestServer, assert_matches, eventually, ms, tokio};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {
@@ -32,16 +32,10 @@ async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_one
     for name in [String::new(), "x".repeat(65_537)] {
         let lock = client.lock(name);
         let error = failed(lock.lock().await);
-        assert!(matches!(error, Error::InvalidName { .. }));
+        assert_matches!(error, Error::InvalidName { .. });
         assert!(sentence(&error).len() < 200);
-        assert!(matches!(
-            lock.is_locked().await,
-            Err(Error::InvalidName { .. })
-        ));
-        assert!(matches!(
-            lock.unlock().await,
-            Err(Error::InvalidName { .. })
-        ));
+        assert_matches!(lock.is_locked().await, Err(Error::InvalidName { .. }));
+        assert_matches!(lock.unlock().await, Err(Error::InvalidName { .. }));
     }
     let strange = [
         "a{b",
@@ -111,21 +105,15 @@ async fn durations_out_of_bounds_are_refused_before_anything_is_sent() {
     ];
     for duration in bad {
         let error = failed(client.lock("a").lease(duration).lock().await);
-        assert!(
-            matches!(error, Error::InvalidDuration { what: "lease", .. }),
-            "{error:?}"
-        );
+        assert_matches!(error, Error::InvalidDuration { what: "lease", .. });
         sentence(&error);
         let error = failed(client.lock("a").max_hold(duration).lock().await);
-        assert!(
-            matches!(
-                error,
-                Error::InvalidDuration {
-                    what: "max_hold",
-                    ..
-                }
-            ),
-            "{error:?}"
+        assert_matches!(
+            error,
+            Error::InvalidDuration {
+                what: "max_hold",
+                ..
+            }
         );
     }
     assert_eq!(control.calls("evalsha") + control.calls("eval"), before);
@@ -218,12 +206,9 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
             builder.from_fred(&theirs).await,
         ];
         for error in connected.map(|connected| connected.expect_err("refused")) {
-            assert!(
-                matches!(
-                    error,
-                    Error::InvalidDuration { .. } | Error::InvalidConfig { .. }
-                ),
-                "{error:?}"
+            assert_matches!(
+                error,
+                Error::InvalidDuration { .. } | Error::InvalidConfig { .. }
             );
             sentence(&error);
         }
@@ -244,15 +229,13 @@ async fn settings_out_of_bounds_are_refused_before_anything_is_opened() {
     ];
     for url in bad_urls {
         let error = LockClient::connect(url).await.expect_err(url);
-        assert!(
-            matches!(
-                error,
-                Error::InvalidConfig {
-                    what: "address",
-                    ..
-                }
-            ),
-            "{url}: {error:?}"
+        assert_matches!(
+            error,
+            Error::InvalidConfig {
+                what: "address",
+                ..
+            },
+            "{url}"
         );
         sentence(&error);
     }
@@ -268,13 +251,13 @@ async fn where_nobody_answers_connecting_ends_in_time() {
         .connect(&format!("redis://127.0.0.1:{port}"))
         .await
         .expect_err("silent");
-    assert!(matches!(
+    assert_matches!(
         error,
         Error::NoAnswer {
             while_doing: Operation::Connecting,
             ..
         }
-    ));
+    );
     drop(closed);
     for url in [
         format!("redis://127.0.0.1:{port}"),
@@ -282,7 +265,7 @@ async fn where_nobody_answers_connecting_ends_in_time() {
     ] {
         let start = std::time::Instant::now();
         let error = LockClient::connect(&url).await.expect_err("nobody there");
-        assert!(matches!(error, Error::NoAnswer { .. }), "{error:?}");
+        assert_matches!(error, Error::NoAnswer { .. });
         assert!(start.elapsed() < Duration::from_secs(4));
         sentence(&error);
     }
@@ -296,7 +279,7 @@ async fn what_is_not_held_cannot_be_unlocked_and_nothing_changes() {
     let guard = theirs.lock("a").lock().await.expect("free");
     let before = (control.hash("a"), control.calls("publish"));
     let error = ours.lock("a").unlock().await.expect_err("not ours");
-    assert!(matches!(error, Error::NotHeld { .. }));
+    assert_matches!(error, Error::NotHeld { .. });
     sentence(&error);
     assert_eq!((control.hash("a"), control.calls("publish")), before);
     guard.unlock().await.expect("held");
@@ -321,13 +304,13 @@ async fn lost_says_why() {
     let guard = client.lock("a").lock().await.expect("free");
     server.control().run(&["FLUSHALL"]);
     let error = guard.unlock().await.expect_err("flushed");
-    assert!(matches!(
+    assert_matches!(
         error,
         Error::Lost {
             reason: LossReason::Gone,
             ..
         }
-    ));
+    );
     assert!(sentence(&error).contains("flushed"));
     server.finish([client]).await;
 }
@@ -342,15 +325,12 @@ async fn an_unlock_that_finds_no_lock_ends_the_outer_holds_too() {
     let inner = lock.lock().await.expect("held");
     server.control().run(&["SET", "a", "a string"]);
     let error = inner.unlock().await.expect_err("replaced");
-    assert!(
-        matches!(
-            error,
-            Error::Lost {
-                reason: LossReason::Changed,
-                ..
-            }
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        Error::Lost {
+            reason: LossReason::Changed,
+            ..
+        }
     );
     assert_eq!(outer.state(), HoldState::Lost(LossReason::Changed));
     drop(outer);
@@ -370,27 +350,23 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
     control.run(&["HSET", "odd", "java:1", "many"]);
     for name in ["text", "list", "rw"] {
         let error = failed(client.lock(name).lock().await);
-        assert!(matches!(error, Error::NotALock { .. }), "{name}: {error:?}");
+        assert_matches!(error, Error::NotALock { .. }, "{name}");
         sentence(&error);
-        assert!(
-            matches!(
-                client.lock(name).inspect().await,
-                Err(Error::NotALock { .. })
-            ),
+        assert_matches!(
+            client.lock(name).inspect().await,
+            Err(Error::NotALock { .. }),
             "{name}"
         );
-        assert!(
-            matches!(
-                client.lock(name).force_unlock().await,
-                Err(Error::NotALock { .. })
-            ),
+        assert_matches!(
+            client.lock(name).force_unlock().await,
+            Err(Error::NotALock { .. }),
             "{name}"
         );
     }
-    assert!(matches!(
+    assert_matches!(
         client.lock("odd").inspect().await,
         Err(Error::NotALock { .. })
-    ));
+    );
     // Our own field, written over by somebody.
     let owner = client.owner_with_id(-7);
     let outer = client
@@ -401,7 +377,7 @@ async fn a_key_that_is_no_lock_is_named_and_left_alone() {
         .expect("free");
     control.run(&["HSET", "own", &owner.to_string(), "many"]);
     let error = failed(client.lock("own").owned_by(&owner).lock().await);
-    assert!(matches!(error, Error::NotALock { .. }), "{error:?}");
+    assert_matches!(error, Error::NotALock { .. });
     outer
         .unlock()
         .await
@@ -457,10 +433,7 @@ async fn nesting_deeper_than_any_program_means_is_refused() {
         guards.push(lock.lock().await.expect("nested"));
     }
     let error = failed(lock.lock().await);
-    assert!(
-        matches!(error, Error::TooDeep { depth: 10_000, .. }),
-        "{error:?}"
-    );
+    assert_matches!(error, Error::TooDeep { depth: 10_000, .. });
     sentence(&error);
     assert_eq!(server.control().count("a"), 10_000);
     drop(guards);
@@ -474,12 +447,12 @@ async fn a_closed_client_says_so() {
     client.close(Duration::ZERO).await;
     let lock = client.lock("a");
     let error = failed(lock.lock().await);
-    assert!(matches!(error, Error::Closed));
+    assert_matches!(error, Error::Closed);
     sentence(&error);
-    assert!(matches!(lock.try_lock().await, Err(Error::Closed)));
-    assert!(matches!(lock.unlock().await, Err(Error::Closed)));
-    assert!(matches!(lock.force_unlock().await, Err(Error::Closed)));
-    assert!(matches!(lock.inspect().await, Err(Error::Closed)));
+    assert_matches!(lock.try_lock().await, Err(Error::Closed));
+    assert_matches!(lock.unlock().await, Err(Error::Closed));
+    assert_matches!(lock.force_unlock().await, Err(Error::Closed));
+    assert_matches!(lock.inspect().await, Err(Error::Closed));
     sentence(&Error::NoRuntime);
     server.finish([]).await;
 }
@@ -494,7 +467,7 @@ async fn wrong_credentials_are_told_without_the_password() {
     let no_password = format!("redis://127.0.0.1:{}", server.port);
     for url in [url, no_password] {
         let error = LockClient::connect(&url).await.expect_err("refused");
-        assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+        assert_matches!(error, Error::Auth { .. });
         let shown = format!("{} {error:?} {error:#?}", sentence(&error));
         assert!(!shown.contains("p-wrong-secret"));
     }
@@ -660,10 +633,10 @@ async fn the_documented_rights_are_enough() {
             .expect("answered")
     );
     drop(other);
-    assert!(matches!(
+    assert_matches!(
         client.lock("elsewhere").lock().await,
         Err(Error::PermissionDenied { .. })
-    ));
+    );
     server.finish([client]).await;
 }
 
@@ -773,15 +746,12 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
     let refused = LockClient::connect(&server.url())
         .await
         .expect_err("too many");
-    assert!(
-        matches!(
-            refused,
-            Error::Refused {
-                kind: RefusedKind::TooManyClients,
-                ..
-            }
-        ),
-        "{refused:?}"
+    assert_matches!(
+        refused,
+        Error::Refused {
+            kind: RefusedKind::TooManyClients,
+            ..
+        }
     );
     control.run(&["CONFIG", "SET", "maxclients", "1000"]);
 
@@ -832,15 +802,12 @@ async fn a_server_that_loads_its_data_says_so() {
     })
     .await;
     let error = failed(client.lock("a").lock().await);
-    assert!(
-        matches!(
-            error,
-            Error::Refused {
-                kind: RefusedKind::Loading,
-                ..
-            }
-        ),
-        "{error:?}"
+    assert_matches!(
+        error,
+        Error::Refused {
+            kind: RefusedKind::Loading,
+            ..
+        }
     );
     sentence(&error);
     control.run(&["CONFIG", "SET", "key-load-delay", "0"]);
@@ -935,7 +902,7 @@ async fn a_database_index_and_a_user_come_from_the_address() {
     let error = error.expect_err("no such database");
     assert!(sentence(&error).contains("`databases`"));
     let kind = RefusedKind::NoSuchDatabase;
-    assert!(matches!(&error, Error::Refused { kind: found, .. } if *found == kind));
+    assert_matches!(&error, Error::Refused { kind: found, .. } if *found == kind);
     assert!(!error.is_retryable(), "it will not be there later either");
     server.finish([client]).await;
 }

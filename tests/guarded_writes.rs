@@ -12,7 +12,8 @@ use redisson_lock::{
 };
 use test_support::kinds::{KINDS, delete, holder, rob};
 use test_support::{
-    Cluster, Fate, Monitor, ProxiedPair, TestServer, eventually, ms, slot, test, tokio, within,
+    Cluster, Fate, Monitor, ProxiedPair, TestServer, assert_matches, eventually, ms, slot, test,
+    tokio, within,
 };
 
 const NO_ARGS: [&str; 0] = [];
@@ -46,7 +47,7 @@ async fn is_lost(guard: LockGuard, write: Result<Value, Error>, wanted: LossReas
     assert_eq!(guard.state(), HoldState::Lost(wanted), "{what}");
     assert_eq!(lost(&guard).await, wanted, "{what}");
     let unlocked = guard.unlock().await;
-    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{what}");
+    assert_matches!(unlocked, Err(Error::Lost { .. }), "{what}");
 }
 
 async fn finish(server: TestServer, clients: impl IntoIterator<Item = LockClient>) {
@@ -196,10 +197,7 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
                 .map(|_| ()),
         ] {
             let reason = LossReason::LeaseOver;
-            assert!(
-                matches!(write, Err(Error::Lost { reason: found, .. }) if found == reason),
-                "{kind}: {write:?}"
-            );
+            assert_matches!(write, Err(Error::Lost { reason: found, .. }) if found == reason, "{kind}");
         }
         assert_eq!(monitor.take(&mut control), Vec::<String>::new(), "{kind}");
         drop(guard);
@@ -208,10 +206,7 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
         guard.unlock().await.expect("held");
         let monitor = Monitor::start(server.port);
         let write = held.eval(&counting(), &["n"], &NO_ARGS).await;
-        assert!(
-            matches!(write, Err(Error::Misuse { .. })),
-            "{kind}: {write:?}"
-        );
+        assert_matches!(write, Err(Error::Misuse { .. }), "{kind}");
         assert_eq!(monitor.take(&mut control), Vec::<String>::new(), "{kind}");
     }
     let guard = client.lock("a").lock().await.expect("free");
@@ -220,22 +215,19 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
             .eval(&counting(), &["n"], &NO_ARGS)
             .once("1", keep)
             .await;
-        assert!(
-            matches!(write, Err(Error::InvalidDuration { .. })),
-            "{write:?}"
-        );
+        assert_matches!(write, Err(Error::InvalidDuration { .. }));
     }
     let write = guard
         .eval(&counting(), &["n"], &NO_ARGS)
         .once("", MINUTE)
         .await;
-    assert!(matches!(write, Err(Error::Misuse { .. })), "{write:?}");
+    assert_matches!(write, Err(Error::Misuse { .. }));
     let held = guard.handle();
     guard.unlock().await.expect("held");
     assert_eq!(control.run(&["EXISTS", "n"]), "0", "nothing ran");
     client.close(Duration::ZERO).await;
     let write = held.eval(&counting(), &["n"], &NO_ARGS).await;
-    assert!(matches!(write, Err(Error::Closed)), "{write:?}");
+    assert_matches!(write, Err(Error::Closed));
     drop(held);
     server.finish([]).await;
 }
@@ -263,10 +255,7 @@ async fn a_write_of_a_hold_that_has_ended_is_not_sent_again() {
             let next = lock.lock().await.expect("free");
             let what = format!("{kind}, once: {once}");
             let ended = write.await;
-            assert!(
-                matches!(ended, Err(Error::Misuse { .. })),
-                "{what}: {ended:?}"
-            );
+            assert_matches!(ended, Err(Error::Misuse { .. }), "{what}");
             assert_eq!(next.state(), HoldState::Held, "{what}");
             assert_eq!(control.run(&["EXISTS", "n"]), "0", "{what}");
             next.unlock().await.expect("held");
@@ -333,7 +322,7 @@ async fn a_script_has_no_callers() {
     assert_eq!(write.expect("held").as_int(), Some(1));
     server.control().run(&["DEL", "b"]);
     let write = others.eval(&counting(), &["n"], &NO_ARGS).await;
-    assert!(matches!(write, Err(Error::Lost { .. })), "{write:?}");
+    assert_matches!(write, Err(Error::Lost { .. }));
     assert_eq!(server.control().run(&["GET", "n"]), "1");
     drop(others);
     guard.unlock().await.expect("held");
@@ -364,7 +353,7 @@ async fn a_write_is_one_script_call_of_these_words() {
         let monitor = Monitor::start(server.port);
         guard.eval(&script, &["n"], &["x"]).await.expect("held");
         let once = guard.eval(&script, &["n"], &["x"]).once("7", MINUTE);
-        assert!(matches!(once.await, Ok(Once::Ran(_))));
+        assert_matches!(once.await, Ok(Once::Ran(_)));
         let lines = monitor.take(&mut control);
         let sent: Vec<_> = lines
             .iter()
@@ -530,10 +519,7 @@ async fn values_are_right(client: &LockClient) {
     let value = guard.eval(&script(&deep(32)), &[], &NO_ARGS).await;
     assert_eq!(value.expect("it runs"), nested);
     let value = guard.eval(&script(&deep(33)), &[], &NO_ARGS).await;
-    assert!(
-        matches!(value, Err(Error::ScriptFailed { .. })),
-        "{value:?}"
-    );
+    assert_matches!(value, Err(Error::ScriptFailed { .. }));
     let many: Vec<String> = (0..10_000).map(|nth| nth.to_string()).collect();
     let value = guard.eval(&script("return ARGV[#ARGV]"), &[], &many).await;
     assert_eq!(value.expect("it runs"), text("9999"));
@@ -678,10 +664,7 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
 #[test]
 fn a_text_with_flags_makes_no_script() {
     let made = Script::new("#!lua\nreturn 1");
-    assert!(
-        matches!(made, Err(Error::InvalidConfig { what: "script", .. })),
-        "{made:?}"
-    );
+    assert_matches!(made, Err(Error::InvalidConfig { what: "script", .. }));
 }
 
 #[tokio::test]
@@ -703,10 +686,7 @@ async fn without_an_answer_it_is_not_sent_again() {
             let write = guard.eval(&script, &["n"], &["mark"]).await;
             let what = format!("{kind}, {fate:?}");
             let doing = Operation::Writing;
-            assert!(
-                matches!(write, Err(Error::NoAnswer { while_doing, .. }) if while_doing == doing),
-                "{what}: {write:?}"
-            );
+            assert_matches!(write, Err(Error::NoAnswer { while_doing, .. }) if while_doing == doing, "{what}");
             assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 1, "{what}");
             // The lock is held, and the next write goes over the next connection, after the fence.
             let write = guard.eval(&script, &["other"], &["next"]).await;
@@ -910,17 +890,11 @@ async fn a_server_without_its_replicas_fails_the_script_or_refuses_the_id() {
     let guard = taken(&client.lock("a")).await;
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let failed = guard.eval(&counting(), &["n"], &NO_ARGS).await;
-    assert!(
-        matches!(failed, Err(Error::ScriptFailed { .. })),
-        "{failed:?}"
-    );
+    assert_matches!(failed, Err(Error::ScriptFailed { .. }));
     let write = guard.eval(&counting(), &["n"], &NO_ARGS);
     let refused = write.once("7", MINUTE).await;
     let wanted = RefusedKind::NotEnoughReplicas;
-    assert!(
-        matches!(refused, Err(Error::Refused { kind, .. }) if kind == wanted),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::Refused { kind, .. }) if kind == wanted);
     assert_eq!(client.stats().reconnects_total, 0);
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     let write = guard.eval(&counting(), &["n"], &NO_ARGS);
@@ -953,10 +927,7 @@ async fn a_script_that_outlasts_the_command_timeout_runs_once_and_no_hold_is_los
     );
     let write = guard.eval(&slow, &["n"], &NO_ARGS).once("7", MINUTE);
     let write = write.await;
-    assert!(
-        matches!(write, Err(Error::NoAnswer { .. }) | Ok(Once::DoneBefore)),
-        "{write:?}"
-    );
+    assert_matches!(write, Err(Error::NoAnswer { .. }) | Ok(Once::DoneBefore));
     // The server answers again when it has ended.
     assert_eq!(control.run(&["GET", "n"]), "1");
     let again = async || guard.eval(&slow, &["n"], &NO_ARGS).once("7", MINUTE).await;
@@ -987,16 +958,13 @@ async fn a_lost_lock_comes_before_the_id() {
             .eval(&script, &["n"], &NO_ARGS)
             .once("7", MINUTE)
             .await;
-        assert!(matches!(write, Ok(Once::Ran(_))), "{kind}: {write:?}");
+        assert_matches!(write, Ok(Once::Ran(_)), "{kind}");
         pair.control.run(&["DEL", lock.name()]);
         let write = guard
             .eval(&script, &["n"], &NO_ARGS)
             .once("7", MINUTE)
             .await;
-        assert!(
-            matches!(write, Err(Error::Lost { .. })),
-            "{kind}: {write:?}"
-        );
+        assert_matches!(write, Err(Error::Lost { .. }), "{kind}");
         drop(guard);
         // A copy has run, its answer is lost, and then the lock: what is known is that it ran.
         let script = self::script("redis.call('incr', KEYS[1]) redis.call('del', KEYS[2])");
@@ -1019,17 +987,11 @@ async fn a_lost_lock_comes_before_the_id() {
             self::script("redis.call('incr', KEYS[1]) redis.call('del', KEYS[2]) error('boo')");
         let guard = lock.lock().await.expect("free");
         let failed = guard.eval(&script, &["other", "other"], &NO_ARGS).await;
-        assert!(
-            matches!(failed, Err(Error::ScriptFailed { .. })),
-            "{kind}: {failed:?}"
-        );
+        assert_matches!(failed, Err(Error::ScriptFailed { .. }), "{kind}");
         pair.proxy.rule(Fate::LoseReply, 1, with_mark);
         let write = guard.eval(&script, &keys, &["mark"]);
         let write = write.once("9", MINUTE).await;
-        assert!(
-            matches!(write, Err(Error::Lost { .. })),
-            "{kind}: {write:?}"
-        );
+        assert_matches!(write, Err(Error::Lost { .. }), "{kind}");
         assert_eq!(pair.control.run(&["GET", "n"]), "3", "{kind}");
         drop(guard);
         pair.control.run(&["FLUSHDB"]);
@@ -1054,10 +1016,7 @@ async fn a_script_that_fails_takes_its_id_back_and_what_it_wrote_stays() {
         let write = |arg| guard.eval(&script, &["n"], &[arg]).once("7", MINUTE);
         for n in ["1", "2"] {
             let failed = write("fail").await;
-            assert!(
-                matches!(failed, Err(Error::ScriptFailed { .. })),
-                "{kind}: {failed:?}"
-            );
+            assert_matches!(failed, Err(Error::ScriptFailed { .. }), "{kind}");
             assert_eq!(control.run(&["GET", "n"]), n, "{kind}: what it wrote stays");
             assert_eq!(control.run(&["KEYS", "redisson_lock_once*"]), "", "{kind}");
         }
@@ -1242,10 +1201,7 @@ async fn in_a_cluster_the_keys_are_in_the_slot_of_the_lock() {
         let guard = taken(&client.lock_of(kind, name)).await;
         let write = guard.eval(&counting(), &[name; 0], &NO_ARGS);
         let write = write.once("7", MINUTE).await;
-        assert!(
-            matches!(&write, Err(Error::OtherSlot { key, .. }) if key == id_key),
-            "{write:?}"
-        );
+        assert_matches!(&write, Err(Error::OtherSlot { key, .. }) if key == id_key);
         guard.unlock().await.expect("held");
     }
     client.close(Duration::ZERO).await;
@@ -1299,10 +1255,7 @@ async fn in_a_cluster_a_write_follows_the_slot() {
         };
         let refused = once().await.expect_err("TRYAGAIN");
         let down = RefusedKind::ClusterDown;
-        assert!(
-            matches!(&refused, Error::Refused { kind, .. } if *kind == down),
-            "{kind}: {refused:?}"
-        );
+        assert_matches!(&refused, Error::Refused { kind, .. } if *kind == down, "{kind}");
         cluster.end_move(slot(&tag), 1, 2);
         // An answer that was read while the map changed counts as none: the id makes it safe to call again.
         let mut answer = once().await;
@@ -1334,7 +1287,7 @@ fn blocking_guards_write_too() {
     }
     server.control().run(&["DEL", "a"]);
     let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-    assert!(matches!(write, Err(Error::Lost { .. })), "{write:?}");
+    assert_matches!(write, Err(Error::Lost { .. }));
     assert_eq!(
         guard.lost_within(MINUTE).expect("asked"),
         Some(LossReason::Gone)
@@ -1357,6 +1310,6 @@ fn the_body_of_a_blocking_run_writes_and_has_its_token() {
         server.control().run(&["DEL", "a"]);
         held.eval(&counting(), &["n"], &NO_ARGS)
     });
-    assert!(matches!(lost, Err(Error::Lost { .. })), "{lost:?}");
+    assert_matches!(lost, Err(Error::Lost { .. }));
     assert_eq!(server.control().run(&["GET", "n"]), "1");
 }

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LossReason};
 use test_support::{
-    Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, eventually, is_script, ms, stalls, tokio,
+    Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, assert_matches, eventually, is_script,
+    ms, stalls, tokio,
 };
 use tokio::task::JoinHandle;
 
@@ -131,10 +132,7 @@ async fn a_pass_without_any_answer_leaves_nothing_and_nobody_behind() {
     let waiter = Waiter::of(&pair.ours).await;
     pair.proxy.rule(Fate::LoseReply, 2, is_pass);
     let unlocked = guard.unlock().await;
-    assert!(
-        matches!(unlocked, Err(Error::NoAnswer { .. })),
-        "{unlocked:?}"
-    );
+    assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
     waiter.gets_it().await;
     assert_eq!(pair.ours.stats().lost_total, 0);
     pair.finish().await;
@@ -171,7 +169,7 @@ async fn a_client_that_closes_in_the_middle_leaves_no_holder() {
         async move { client.close(ms(2000)).await }
     });
     let waited = waiter.task.await.expect("no panic");
-    assert!(matches!(waited, Err(Error::Closed)), "{waited:?}");
+    assert_matches!(waited, Err(Error::Closed));
     pair.proxy.hold_replies(false);
     unlock.await.expect("no panic").expect("held");
     assert_eq!(closing.await.expect("no panic").unconfirmed, 0);
@@ -211,10 +209,7 @@ async fn a_pass_that_is_refused_late_leaves_its_unlock_no_more_time() {
     pair.proxy.let_commands_go();
     let unlocked = unlock.await.expect("no panic");
     let took = start.elapsed();
-    assert!(
-        matches!(unlocked, Err(Error::NoAnswer { .. })),
-        "{unlocked:?}"
-    );
+    assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
     assert!(took < ms(2_400) + stalls(start), "{took:?}");
     waiter.gets_it().await;
     pair.finish().await;
@@ -303,10 +298,7 @@ async fn another_right_that_is_missing_for_a_while_does_not_end_the_handoff() {
     let waiter = Waiter::of(&pair.ours).await;
     pair.control.run(&["ACL", "SETUSER", "v", "-evalsha"]);
     let denied = guard.unlock().await;
-    assert!(
-        matches!(denied, Err(Error::PermissionDenied { .. })),
-        "{denied:?}"
-    );
+    assert_matches!(denied, Err(Error::PermissionDenied { .. }));
     pair.control.run(&["ACL", "SETUSER", "v", "+evalsha"]);
     pair.control.run(&["DEL", "a"]);
     waiter.gets_it().await;
@@ -328,15 +320,12 @@ async fn a_release_that_may_have_freed_the_lock_hands_nothing_over() {
         .rule(Fate::LoseReply, 1, |words| is_script(words, RELEASE));
     pair.proxy.refuse(true);
     let unlocked = guard.unlock().await;
-    assert!(
-        matches!(unlocked, Err(Error::NoAnswer { .. })),
-        "{unlocked:?}"
-    );
+    assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
     let waiter = Waiter::of(&pair.ours).await;
     // The job has given up on a connection at least once when two calls have that began behind it.
     for _ in 0..2 {
         let away = pair.ours.lock("b").try_lock().await;
-        assert!(matches!(away, Err(Error::NoAnswer { .. })), "{away:?}");
+        assert_matches!(away, Err(Error::NoAnswer { .. }));
     }
     pair.proxy.refuse(false);
     waiter.gets_it().await;

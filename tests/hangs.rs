@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use redisson_lock::{Error, Lock, LockClient, LockClientBuilder, LockKind, MultiLock, RedLock};
 use test_support::kinds::{KINDS, is_token, load_scripts};
-use test_support::{Control, Fate, Proxy, TestServer, eventually, ms, release_to, stalls, tokio};
+use test_support::{
+    Control, Fate, Proxy, TestServer, assert_matches, eventually, ms, release_to, stalls, tokio,
+};
 
 const LEASE: Duration = ms(3_000);
 
@@ -93,10 +95,7 @@ async fn after_a_hang_of_several_leases_no_place_is_left_in_a_queue() {
     attempts(&client, LockKind::Plain).await;
     join_all(fair.iter().map(async |lock| {
         let attempt = lock.owned_by(&client.owner()).lock().await;
-        assert!(
-            matches!(attempt, Err(Error::NoAnswer { .. })),
-            "{attempt:?}"
-        );
+        assert_matches!(attempt, Err(Error::NoAnswer { .. }));
     }))
     .await;
     longer_than_a_lease(stopped, &[&client]).await;
@@ -136,10 +135,7 @@ async fn after_a_hang_a_lock_that_was_handed_over_in_it_is_released() {
     server.pause();
     let unlocks = given.into_iter().map(async |(guard, waiting)| {
         let unlocked = guard.unlock().await;
-        assert!(
-            matches!(unlocked, Err(Error::NoAnswer { .. })),
-            "{unlocked:?}"
-        );
+        assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
         waiting.abort();
         assert!(waiting.await.is_err(), "it was not handed over");
     });
@@ -172,7 +168,7 @@ async fn after_a_hang_nothing_is_left_of_several_locks_as_one() {
     });
     let (multi, red) = tokio::join!(join_all(multi), join_all(red));
     for failed in multi.into_iter().chain(red) {
-        assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+        assert_matches!(failed, Err(Error::NoAnswer { .. }));
     }
     // Those at the first server are asked by the red locks alone.
     attempts(&clients[0], LockKind::Plain).await;

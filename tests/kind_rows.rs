@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason};
 use test_support::kinds::{KINDS, NESTED, against, count, delete, holder};
-use test_support::{Control, Steps, TestServer, eventually, may_take, ms, tokio, within};
+use test_support::{
+    Control, Steps, TestServer, assert_matches, eventually, may_take, ms, tokio, within,
+};
 
 async fn is_busy(lock: &Lock) -> bool {
     lock.try_lock().await.expect("asked").is_none()
@@ -147,10 +149,7 @@ async fn owners_of_one_client_exclude_each_other_and_each_is_the_same_in_every_t
         // An owner of another client is refused, and nothing is sent.
         let sent = control.calls("evalsha");
         let stranger = lock.owned_by(&other.owner()).try_lock().await;
-        assert!(
-            matches!(stranger, Err(Error::Misuse { .. })),
-            "{stranger:?}"
-        );
+        assert_matches!(stranger, Err(Error::Misuse { .. }));
         assert_eq!(control.calls("evalsha"), sent, "{kind}");
     }
     server.finish([client, other]).await;
@@ -190,10 +189,10 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
         for waiting in waiting {
             let ended = within(ms(5_000), waiting).await.expect("immediately");
             let ended = ended.expect("no panic");
-            assert!(matches!(ended, Err(Error::Closed)), "{kind}: {ended:?}");
+            assert_matches!(ended, Err(Error::Closed), "{kind}");
         }
         let refused = lock("another").try_lock().await;
-        assert!(matches!(refused, Err(Error::Closed)), "{kind}: {refused:?}");
+        assert_matches!(refused, Err(Error::Closed), "{kind}");
         released
             .unlock()
             .await
@@ -210,7 +209,7 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
         }
         assert_eq!(kept.state(), HoldState::Lost(LossReason::Closed), "{kind}");
         let unlocked = kept.unlock().await;
-        assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+        assert_matches!(unlocked, Err(Error::Lost { .. }));
         // It is not freed under its section.
         assert_eq!(holder(&mut control, &key("kept")), Some(field));
         assert!(control.pttl(&key("kept")) > 0, "{kind}");
@@ -261,10 +260,7 @@ async fn each_kind_reports_the_end_of_max_hold_and_a_renewal_without_an_answer()
                 assert_eq!(control.calls("del"), 0, "{kind}");
             }
             let unlocked = guard.unlock().await;
-            assert!(
-                matches!(unlocked, Err(Error::Lost { reason: of, .. }) if of == reason),
-                "{kind}: {unlocked:?}"
-            );
+            assert_matches!(unlocked, Err(Error::Lost { reason: of, .. }) if of == reason, "{kind}");
             eventually("it is free", ms(5_000), || {
                 holder(&mut control, &kind.to_string()).is_none()
             })

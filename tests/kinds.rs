@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
 use test_support::kinds::{HANDED_OVER, KINDS, NESTED, against, count, holder, rob};
-use test_support::{ACQUIRE, Control, Monitor, TestServer, eventually, ms, tokio, within};
+use test_support::{
+    ACQUIRE, Control, Monitor, TestServer, assert_matches, eventually, ms, tokio, within,
+};
 
 /// A server, and two clients of it.
 struct Two {
@@ -146,11 +148,11 @@ async fn holds_nest_or_are_refused_without_a_command() {
             lock.try_lock().await,
             lock.try_lock_for(ms(100)).await,
         ] {
-            assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+            assert_matches!(again, Err(Error::AlreadyHeld { .. }));
         }
         // A call that nests is refused inside of a hold that does not.
         let nesting = two.one.lock_of(kind, lock.name()).try_lock().await;
-        assert!(matches!(nesting, Err(Error::AlreadyHeld { .. })), "{kind}");
+        assert_matches!(nesting, Err(Error::AlreadyHeld { .. }), "{kind}");
         assert_eq!(control.calls("evalsha"), before, "{kind}: nothing was sent");
         let owner = two.one.owner();
         assert!(is_busy(&lock.owned_by(&owner)).await, "{kind}");
@@ -160,7 +162,7 @@ async fn holds_nest_or_are_refused_without_a_command() {
     let plain = two.one.lock("plain");
     let guard = plain.lock().await.expect("free");
     let refused = plain.non_reentrant().try_lock().await;
-    assert!(matches!(refused, Err(Error::AlreadyHeld { .. })));
+    assert_matches!(refused, Err(Error::AlreadyHeld { .. }));
     plain
         .lock()
         .await
@@ -189,10 +191,7 @@ async fn branches_of_one_task_exclude_each_other_without_reentrance() {
         };
         let branches = tokio::join!(section(), section());
         assert!(branches.0.is_ok(), "{branches:?}");
-        assert!(
-            matches!(branches.1, Err(Error::AlreadyHeld { .. })),
-            "{branches:?}"
-        );
+        assert_matches!(branches.1, Err(Error::AlreadyHeld { .. }), "{branches:?}");
     }
     server.finish([client]).await;
 }
@@ -218,7 +217,7 @@ async fn each_kind_reports_every_loss() {
             let lost = within(ms(3_000), guard.lost()).await;
             assert_eq!(lost, Some(reason), "{kind}");
             let unlocked = guard.unlock().await;
-            assert!(matches!(unlocked, Err(Error::Lost { .. })), "{kind}");
+            assert_matches!(unlocked, Err(Error::Lost { .. }), "{kind}");
             control.run(&["DEL", &key]);
         }
     }
@@ -385,11 +384,7 @@ async fn one_name_is_of_one_kind_while_it_is_in_use_and_a_look_is_no_use() {
         let is_same = |other: &LockKind| against(*other) == against(kind);
         for other in KINDS.into_iter().filter(|other| !is_same(other)) {
             let refused = client.lock_of(other, "a").try_lock().await;
-            assert!(
-                matches!(&refused, Err(Error::OtherKind { kind: of, in_use, .. })
-                    if (*of, *in_use) == (other, kind)),
-                "{refused:?}"
-            );
+            assert_matches!(&refused, Err(Error::OtherKind { kind: of, in_use, .. }) if (*of, *in_use) == (other, kind));
         }
         guard.unlock().await.expect("held");
         // The name is free for another kind once nothing refers to it, although other calls look at it.
@@ -483,10 +478,10 @@ async fn a_string_lock_is_a_value_of_each_acquisition_that_other_programs_compar
     assert!(!lock.force_unlock().await.expect("asked"));
     // A hash is no string, and a string no hash.
     rob(&mut control, LockKind::Plain, "s");
-    assert!(matches!(lock.try_lock().await, Err(Error::NotALock { .. })));
+    assert_matches!(lock.try_lock().await, Err(Error::NotALock { .. }));
     rob(&mut control, LockKind::String, "s");
     let plain = client.lock("s").try_lock().await;
-    assert!(matches!(plain, Err(Error::NotALock { .. })), "{plain:?}");
+    assert_matches!(plain, Err(Error::NotALock { .. }));
     control.run(&["DEL", "s"]);
     server.finish([client]).await;
 }
@@ -650,7 +645,7 @@ async fn a_lock_without_a_usable_token_is_not_taken_and_the_error_names_its_key(
     eventually("it queues", ms(2_000), || client.stats().waiting == 1).await;
     guard.unlock().await.expect("held");
     let waited = waiting.await.expect("no panic");
-    assert!(matches!(waited, Err(Error::NotALock { .. })), "{waited:?}");
+    assert_matches!(waited, Err(Error::NotALock { .. }));
     assert_eq!(control.run(&["EXISTS", "f"]), "0");
     server.finish([client]).await;
 }
@@ -697,12 +692,9 @@ async fn what_a_client_uses_as_one_kind_is_not_freed_or_counted_as_another() {
     let guard = client.lock("a").lock().await.expect("free");
     let spin = client.spin_lock("a");
     let forced = spin.force_unlock().await;
-    assert!(matches!(forced, Err(Error::OtherKind { .. })), "{forced:?}");
+    assert_matches!(forced, Err(Error::OtherKind { .. }));
     let counted = spin.hold_count().await;
-    assert!(
-        matches!(counted, Err(Error::OtherKind { .. })),
-        "{counted:?}"
-    );
+    assert_matches!(counted, Err(Error::OtherKind { .. }));
     assert!(spin.is_locked().await.expect("a look"));
     assert_eq!(guard.state(), HoldState::Held);
     guard.unlock().await.expect("held");

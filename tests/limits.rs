@@ -8,7 +8,7 @@ use redisson_lock::{
     DistributedLock, Error, Lock, LockClient, LockGuard, LockKind, MultiLock, RedLock, blocking,
 };
 use test_support::kinds::{KINDS, against, is_token};
-use test_support::{Proxy, TestServer, eventually, ms, stalls, tokio};
+use test_support::{Proxy, TestServer, assert_matches, eventually, ms, stalls, tokio};
 
 /// How much later than its limit a call may answer, on a machine that runs.
 const LATE: Duration = Duration::from_millis(50);
@@ -568,16 +568,13 @@ async fn replicas_are_waited_for_until_the_limit() {
     let start = Instant::now();
     let failed = lock.try_lock_for(ms(300)).await.expect_err("no replica");
     let took = start.elapsed();
-    assert!(
-        matches!(
-            failed,
-            Error::TooFewReplicas {
-                wanted: 1,
-                acknowledged: 0,
-                ..
-            }
-        ),
-        "{failed:?}"
+    assert_matches!(
+        failed,
+        Error::TooFewReplicas {
+            wanted: 1,
+            acknowledged: 0,
+            ..
+        }
     );
     assert!(took < ms(300) + LATE + stalls(start), "{took:?}");
     server.finish([client]).await;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, RefusedKind};
-use test_support::{Proxy, Server, TestServer, eventually, ms, stalls, tokio, within};
+use test_support::{
+    Proxy, Server, TestServer, assert_matches, eventually, ms, stalls, tokio, within,
+};
 
 /// A primary and its replica, in step, and a name that leads to the primary.
 async fn primary_and_replica() -> (TestServer, Server, Proxy) {
@@ -104,15 +106,12 @@ async fn a_subscriber_follows_the_commands_to_the_new_primary() {
             break waiter;
         }
         let refused = waiter.await.expect("no panic");
-        assert!(
-            matches!(
-                refused,
-                Err(Error::Refused {
-                    kind: RefusedKind::ReadOnly,
-                    ..
-                })
-            ),
-            "{refused:?}"
+        assert_matches!(
+            refused,
+            Err(Error::Refused {
+                kind: RefusedKind::ReadOnly,
+                ..
+            })
         );
     };
     control.run(&["DEL", "a"]);
@@ -150,15 +149,12 @@ async fn a_replica_that_stays_one_is_not_met_by_a_connection_for_each_call() {
     let (start, mut calls) = (Instant::now(), 0);
     while start.elapsed() < ms(2500) {
         let refused = client.lock("a").try_lock().await;
-        assert!(
-            matches!(
-                refused,
-                Err(Error::Refused {
-                    kind: RefusedKind::ReadOnly,
-                    ..
-                })
-            ),
-            "{refused:?}"
+        assert_matches!(
+            refused,
+            Err(Error::Refused {
+                kind: RefusedKind::ReadOnly,
+                ..
+            })
         );
         calls += 1;
     }
@@ -251,7 +247,7 @@ async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any
         .lock()
         .await
         .expect_err("there is nothing to wait on");
-    assert!(matches!(error, Error::Auth { .. }), "{error:?}");
+    assert_matches!(error, Error::Auth { .. });
     // And back again.
     control.run(&["ACL", "SETUSER", "u", ">before"]);
     let start = Instant::now();

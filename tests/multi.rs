@@ -12,7 +12,8 @@ use redisson_lock::{
 };
 use test_support::kinds::load_scripts;
 use test_support::{
-    Monitor, Proxy, TestServer, cases, eventually, may_take, ms, stalls, tokio, within,
+    Monitor, Proxy, TestServer, assert_matches, cases, eventually, may_take, ms, stalls, tokio,
+    within,
 };
 
 /// Two servers with a client each, and another client of both.
@@ -127,7 +128,7 @@ async fn one_owner_nests_and_another_one_waits() {
     assert!(other.try_lock().await.expect("asked").is_none());
     let stranger = servers.others[0].owner();
     let misuse = multi.owned_by(&stranger).try_lock().await;
-    assert!(matches!(misuse, Err(Error::Misuse { .. })), "{misuse:?}");
+    assert_matches!(misuse, Err(Error::Misuse { .. }));
     outer.unlock().await.expect("held");
     let guard = other.lock().await.expect("free");
     let shown: Vec<_> = guard
@@ -201,7 +202,7 @@ async fn a_server_that_does_not_answer_is_named_in_time_and_the_others_are_relea
         let start = Instant::now();
         let failed = multi.lock().await.expect_err("one is dead");
         let took = start.elapsed();
-        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+        assert_matches!(failed, Error::NoAnswer { .. });
         assert_eq!(failed.lock(), Some(name));
         assert!(
             failed.to_string().contains(&format!("lock `{name}`")),
@@ -246,7 +247,7 @@ async fn the_same_lock_twice_is_refused() {
     let servers = Servers::new().await;
     let (one, same) = (&servers.clients[0], &servers.others[0]);
     let refused = |made: Result<MultiLock, Error>| {
-        assert!(matches!(made, Err(Error::InvalidConfig { .. })), "{made:?}");
+        assert_matches!(made, Err(Error::InvalidConfig { .. }));
     };
     refused(MultiLock::new([]));
     refused(MultiLock::new([
@@ -267,10 +268,7 @@ async fn the_same_lock_twice_is_refused() {
     ] {
         let multi = MultiLock::new(twice).expect("made without a question");
         let failed = multi.try_lock().await;
-        assert!(
-            matches!(&failed, Err(Error::InvalidConfig { .. })),
-            "{failed:?}"
-        );
+        assert_matches!(&failed, Err(Error::InvalidConfig { .. }));
         assert_eq!(servers.keys().0, "", "nothing was taken");
     }
     // A user that may not ask is not told: the call waits for itself, until its deadline, and nothing is kept.
@@ -393,10 +391,7 @@ async fn the_first_loss_is_the_loss_and_names_its_lock() {
             std::future::pending().await
         })
         .await;
-    assert!(
-        matches!(&ran, Err(Error::Lost { lock, .. }) if lock == "b"),
-        "{ran:?}"
-    );
+    assert_matches!(&ran, Err(Error::Lost { lock, .. }) if lock == "b");
     assert!(Arc::get_mut(&mut dropped).is_some());
     servers.finish().await;
 }
@@ -423,7 +418,7 @@ async fn what_is_known_of_all_is_what_is_known_of_the_worst() {
         assert_eq!((&*loss.lock, loss.reason), (worst, LossReason::Gone));
         assert_eq!(guard.state(), HoldState::Lost(LossReason::Gone));
         let unlocked = guard.unlock().await;
-        assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+        assert_matches!(unlocked, Err(Error::Lost { .. }));
     }
     let multi = MultiLock::new(NAMES.map(lock)).expect("three locks");
     let guard = multi.lock().await.expect("free");
@@ -1037,7 +1032,7 @@ async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_do
     let found = same_name().try_lock_for(ms(100)).await;
     let took = start.elapsed();
     let failed = found.expect_err("it does not know who has them");
-    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed:?}");
+    assert_matches!(failed, Error::NoAnswer { .. });
     assert_eq!(failed.lock(), Some("a"));
     assert!(took < ms(300) + stalls(start), "{took:?}");
     let waiting = tokio::spawn({
@@ -1049,7 +1044,7 @@ async fn the_question_whether_two_locks_are_one_waits_and_retries_as_the_call_do
         async move { multi.lead(|_held| async { Ok::<_, Error>(7) }).await }
     });
     let failed = same_name().try_lock().await;
-    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    assert_matches!(failed, Err(Error::NoAnswer { .. }));
     servers.two.resume();
     let guard = waiting.await.expect("no panic").expect("answered");
     guard.expect("free").unlock().await.expect("held");
@@ -1118,7 +1113,7 @@ async fn the_question_is_asked_again_for_as_long_as_the_lock_of_a_silent_server_
         let start = Instant::now();
         let failed = within(ms(5_000), multi.lock()).await.expect("in time");
         let failed = failed.expect_err("no answer");
-        assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+        assert_matches!(failed, Error::NoAnswer { .. });
         assert_eq!(failed.lock(), Some("a"));
         let took = start.elapsed();
         assert!(took < most + stalls(start), "{took:?}");
@@ -1143,7 +1138,7 @@ async fn no_attempt_begins_after_the_deadline() {
     servers.one.pause();
     let failed = multi.try_lock_for(ms(300)).await;
     let failed = failed.expect_err("its first attempt has no answer");
-    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed:?}");
+    assert_matches!(failed, Error::NoAnswer { .. });
     servers.one.resume();
     let released = || servers.clients[0].stats().releasing == 0;
     eventually("the attempt is undone", ms(5_000), released).await;
@@ -1201,10 +1196,7 @@ async fn what_fails_while_leases_are_made_to_end_together_is_tried_again() {
         servers.one.resume();
         let locked = within(ms(10_000), locking).await.expect("in time");
         let failed = taken_or_failed(&servers, locked.expect("no panic"), has_deadline).await;
-        assert!(
-            matches!(failed, None | Some(Error::NoAnswer { .. })),
-            "{failed:?}"
-        );
+        assert_matches!(failed, None | Some(Error::NoAnswer { .. }));
     }
     servers.finish().await;
 }
@@ -1229,10 +1221,7 @@ async fn what_is_lost_before_all_are_taken_is_taken_again_or_is_the_error() {
         servers.two.resume();
         let locked = locking.await.expect("no panic");
         let failed = taken_or_failed(&servers, locked, has_deadline).await;
-        assert!(
-            matches!(failed, None | Some(Error::Lost { .. })),
-            "{failed:?}"
-        );
+        assert_matches!(failed, None | Some(Error::Lost { .. }));
     }
     servers.finish().await;
 }
@@ -1270,13 +1259,13 @@ async fn it_ends_within_the_retry_for_of_what_is_lost(is_silent: bool) -> Error 
 #[tokio::test]
 async fn what_is_lost_in_each_round_is_taken_again_for_as_long_as_retry_for_says() {
     let failed = it_ends_within_the_retry_for_of_what_is_lost(false).await;
-    assert!(matches!(failed, Error::Lost { .. }), "{failed}");
+    assert_matches!(failed, Error::Lost { .. });
 }
 
 #[tokio::test]
 async fn what_was_lost_is_waited_for_within_the_same_retry_for() {
     let failed = it_ends_within_the_retry_for_of_what_is_lost(true).await;
-    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed}");
+    assert_matches!(failed, Error::NoAnswer { .. });
 }
 
 /// An outage that has ended, because its lock was held and taken, is not counted with the next one.

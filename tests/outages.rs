@@ -3,7 +3,7 @@
 
 use redisson_lock::{DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
 use test_support::kinds::{KINDS, against};
-use test_support::{Proxy, TestServer, eventually, ms, tokio};
+use test_support::{Proxy, TestServer, assert_matches, eventually, ms, tokio};
 
 async fn client(server: &TestServer) -> LockClient {
     server
@@ -30,10 +30,7 @@ impl End {
             Self::UnlockUnderWay => return Some(tokio::spawn(guard.unlock())),
             Self::UnlockFailed => {
                 let unlocked = guard.unlock().await;
-                assert!(
-                    matches!(unlocked, Err(Error::NoAnswer { .. })),
-                    "{unlocked:?}"
-                );
+                assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
             }
         }
         None
@@ -98,10 +95,7 @@ async fn behind_a_call_of_the_same_client_that_has_no_answer() {
         if !is_outage(&found) {
             wrong.push(format!("{kind}: {found:?}"));
         }
-        assert!(matches!(
-            asks.await.expect("no panic"),
-            Err(Error::NoAnswer { .. })
-        ));
+        assert_matches!(asks.await.expect("no panic"), Err(Error::NoAnswer { .. }));
         server.resume();
         drop(handle);
         server.finish([client]).await;
@@ -317,7 +311,7 @@ async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
         eventually("they queue", ms(5_000), || client.stats().waiting >= 6).await;
         for _ in 0..3 {
             let found = lock.owned_by(&client.owner()).try_lock_for(ms(150)).await;
-            assert!(matches!(found, Ok(None)), "{kind}: {found:?}");
+            assert_matches!(found, Ok(None), "{kind}");
         }
         loops.iter().for_each(tokio::task::JoinHandle::abort);
         proxy.slow_down(ms(0));

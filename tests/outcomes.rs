@@ -10,7 +10,7 @@ use redisson_lock::{
 };
 use test_support::{
     ACQUIRE, Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer,
-    acquire_to, eventually, is_script, ms, release_to, stalls, tokio,
+    acquire_to, assert_matches, eventually, is_script, ms, release_to, stalls, tokio,
 };
 
 /// The fence is not permitted to this user.
@@ -99,10 +99,7 @@ async fn lost_twice_the_caller_gets_no_answer_and_the_background_makes_it_right(
                 pair.proxy.rule(fate, 2, release_to(to as u32));
                 guards.pop().expect("held").unlock().await
             };
-            assert!(
-                matches!(ended, Err(Error::NoAnswer { .. })),
-                "{what}: {ended:?}"
-            );
+            assert_matches!(ended, Err(Error::NoAnswer { .. }), "{what}");
             // Going up failed, so the count stays; going down is finished in the background.
             let left = if up { from } else { to };
             let stats = || pair.ours.stats();
@@ -149,10 +146,7 @@ async fn an_error_that_is_no_refusal_of_the_server_is_a_missing_answer() {
             pair.proxy.rule(fate, 1, release_to(to as u32));
             guards.pop().expect("held").unlock().await
         };
-        assert!(
-            matches!(ended, Err(Error::UnexpectedReply { .. })),
-            "{what}: {ended:?}"
-        );
+        assert_matches!(ended, Err(Error::UnexpectedReply { .. }), "{what}");
         let left = if up { from } else { to };
         eventually(
             &format!("{what}: the count is made right"),
@@ -287,10 +281,7 @@ async fn a_late_force_unlock_hits_no_later_hold() {
         pair.proxy
             .rule(Fate::Late, 1, |words| is_script(words, FORCE_UNLOCK));
         let forced = pair.ours.lock("a").force_unlock().await;
-        assert!(
-            matches!(forced, Err(Error::NoAnswer { .. })),
-            "{user}: {forced:?}"
-        );
+        assert_matches!(forced, Err(Error::NoAnswer { .. }), "{user}");
         assert_eq!(pair.calls(FORCE_UNLOCK), 1, "{user}: never sent again");
         held.unlock().await.expect("held");
         let later = lock.lock().await.expect("free");
@@ -319,7 +310,7 @@ async fn a_force_unlock_without_an_answer_is_not_executed_by_a_server_that_conti
     pair.server.pause();
     pair.proxy.let_commands_go();
     let forced = forcing.await.expect("no panic");
-    assert!(matches!(forced, Err(Error::NoAnswer { .. })), "{forced:?}");
+    assert_matches!(forced, Err(Error::NoAnswer { .. }));
     pair.server.resume();
     eventually("it is executed", ms(5000), || {
         pair.control.calls("evalsha") > executed
@@ -546,7 +537,7 @@ async fn a_reply_that_comes_after_its_timeout_still_shows_that_those_after_it_ar
     eventually("the attempt is sent", ms(5000), || sent() == before + 2).await;
     let timed_out = tokio::time::timeout(ms(5000), timed_out).await;
     let timed_out = timed_out.expect("it ends").expect("no panic");
-    assert!(matches!(timed_out, Err(Error::NoAnswer { .. })));
+    assert_matches!(timed_out, Err(Error::NoAnswer { .. }));
     let before = sent();
     let attempt = attempt("theirs");
     eventually("the attempt is sent", ms(5000), || {
@@ -574,10 +565,7 @@ async fn an_answer_that_stays_wrong_is_the_servers() {
         .rule(Fate::Replaced(":7"), 11, |words| is_script(words, ACQUIRE));
     for nth in 0..10 {
         let said = lock.try_lock().await;
-        assert!(
-            matches!(said, Err(Error::UnexpectedReply { .. })),
-            "{nth}: {said:?}"
-        );
+        assert_matches!(said, Err(Error::UnexpectedReply { .. }), "{nth}");
     }
     assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 11, "one sent again");
     assert_eq!(pair.ours.stats().reconnects_total, 1);
@@ -837,7 +825,7 @@ async fn a_release_that_was_never_written_frees_nothing() {
         tokio::join!(biased; filled, releasing).1
     };
     let (_, unlocked) = tokio::join!(ping, fills);
-    assert!(matches!(unlocked, Err(Error::Lost { .. })), "{unlocked:?}");
+    assert_matches!(unlocked, Err(Error::Lost { .. }));
     drop(other);
     pair.finish().await;
 }
@@ -852,7 +840,7 @@ async fn an_answer_that_is_older_than_its_lease_is_no_hold() {
     tokio::time::sleep(ms(200)).await;
     pair.proxy.hold_replies(false);
     let taken = taking.await.expect("no panic");
-    assert!(matches!(taken, Err(Error::NoAnswer { .. })), "{taken:?}");
+    assert_matches!(taken, Err(Error::NoAnswer { .. }));
     pair.finish().await;
 }
 
@@ -872,10 +860,7 @@ async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
     eventually("executed", ms(2000), || control.count("a") == 2).await;
     outer.lost().await;
     pair.proxy.hold_replies(false);
-    assert!(matches!(
-        nested.await.expect("no panic"),
-        Err(Error::Lost { .. })
-    ));
+    assert_matches!(nested.await.expect("no panic"), Err(Error::Lost { .. }));
     let control = &mut pair.control;
     eventually("undone", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     drop(outer);
@@ -901,7 +886,7 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
     for _ in 0..2 {
         let start = Instant::now();
         let ended = other.lock().await;
-        assert!(matches!(ended, Err(Error::NoAnswer { .. })), "{ended:?}");
+        assert_matches!(ended, Err(Error::NoAnswer { .. }));
         assert!(
             start.elapsed() >= ms(550) && start.elapsed() < ms(900) + stalls(start),
             "{:?}",
@@ -909,7 +894,7 @@ async fn while_the_server_is_away_a_call_ends_with_the_command_timeout() {
         );
     }
     let start = Instant::now();
-    assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
+    assert_matches!(guard.unlock().await, Err(Error::NoAnswer { .. }));
     assert!(start.elapsed() < ms(900) + stalls(start));
     server.resume();
     let again = other.lock().await.expect("back again");
@@ -936,15 +921,12 @@ async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_at
     control.run(&["PERSIST", "c"]);
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let refused = unlocked.unlock().await.expect_err("too few replicas");
-    assert!(
-        matches!(
-            refused,
-            Error::Refused {
-                kind: RefusedKind::NotEnoughReplicas,
-                ..
-            }
-        ),
-        "{refused:?}"
+    assert_matches!(
+        refused,
+        Error::Refused {
+            kind: RefusedKind::NotEnoughReplicas,
+            ..
+        }
     );
     drop(short);
     eventually("with its lease over it is given up", ms(5000), || {
@@ -1078,7 +1060,7 @@ async fn a_section_that_is_over_is_not_spoiled_by_an_unlock_without_an_answer() 
             .lock("a")
             .run(|_| async { Ok::<_, Error>(7) })
             .await;
-        assert!(matches!(ran, Ok(7)), "{fate:?}: {ran:?}");
+        assert_matches!(ran, Ok(7), "{fate:?}");
         assert_eq!(
             pair.proxy.hit.load(Ordering::SeqCst),
             2,

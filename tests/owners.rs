@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockGuard};
-use test_support::{TestServer, eventually, ms, stalls, test, tokio};
+use test_support::{TestServer, assert_matches, eventually, ms, stalls, test, tokio};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_tasks_exclude_each_other_and_one_task_nests() {
@@ -292,7 +292,7 @@ async fn an_owner_of_another_client_is_refused_before_anything_is_sent() {
     let server = TestServer::new();
     let (one, other) = (server.client().await, server.client().await);
     let lock = one.lock("a").owned_by(&other.owner());
-    assert!(matches!(lock.lock().await, Err(Error::Misuse { .. })));
+    assert_matches!(lock.lock().await, Err(Error::Misuse { .. }));
     server.finish([one, other]).await;
 }
 
@@ -308,13 +308,13 @@ fn outside_a_runtime_calls_answer_no_runtime() {
     let guard = home.block_on(lock.lock()).expect("free");
     // What needs no network works anywhere.
     assert_eq!(guard.state(), redisson_lock::HoldState::Held);
-    assert!(matches!(block_on(lock.lock()), Err(Error::NoRuntime)));
-    assert!(matches!(block_on(lock.is_locked()), Err(Error::NoRuntime)));
-    assert!(matches!(
+    assert_matches!(block_on(lock.lock()), Err(Error::NoRuntime));
+    assert_matches!(block_on(lock.is_locked()), Err(Error::NoRuntime));
+    assert_matches!(
         block_on(LockClient::connect(&server.url())),
         Err(Error::NoRuntime)
-    ));
-    assert!(matches!(block_on(guard.unlock()), Err(Error::NoRuntime)));
+    );
+    assert_matches!(block_on(guard.unlock()), Err(Error::NoRuntime));
     home.block_on(server.finish([client]));
 }
 
@@ -412,8 +412,8 @@ fn when_the_clients_runtime_is_gone_every_call_fails_immediately() {
     home.shutdown_timeout(Duration::from_secs(1));
     away.block_on(async {
         let start = std::time::Instant::now();
-        assert!(matches!(lock.try_lock().await, Err(Error::NoRuntime)));
-        assert!(matches!(lock.is_locked().await, Err(Error::NoRuntime)));
+        assert_matches!(lock.try_lock().await, Err(Error::NoRuntime));
+        assert_matches!(lock.is_locked().await, Err(Error::NoRuntime));
         drop(lock.lock().await.expect_err("no runtime"));
         assert!(start.elapsed() < ms(500) + stalls(start));
         // Nothing panics; the lease frees the lock.

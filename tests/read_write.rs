@@ -11,8 +11,8 @@ use redisson_lock::{
     MultiLock, Owner, Script,
 };
 use test_support::{
-    Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, eventually, kinds, ms, stalls,
-    tokio, within,
+    Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, assert_matches, eventually, kinds,
+    ms, stalls, tokio, within,
 };
 use tokio::task::JoinHandle;
 
@@ -436,7 +436,7 @@ async fn a_single_attempt_that_others_of_its_client_overtake_after_an_answer_fin
     let (mut attempt, mut queued) = (pin!(write.try_lock()), pin!(other.lock()));
     assert!(poll!(&mut attempt).is_pending() && poll!(&mut queued).is_pending());
     let attempted = attempt.await;
-    assert!(matches!(attempted, Ok(None)), "{attempted:?}");
+    assert_matches!(attempted, Ok(None));
     let guard = queued.await.expect("after the read hold");
     guard.unlock().await.expect("held");
     two.finish().await;
@@ -701,7 +701,7 @@ async fn a_forced_unlock_ends_the_holds_that_were_seen() {
     assert_eq!(beside.state(), HoldState::Lost(LossReason::Gone));
     drop(beside);
     let mine = mine.unlock().await;
-    assert!(matches!(mine, Err(Error::Lost { .. })), "{mine:?}");
+    assert_matches!(mine, Err(Error::Lost { .. }));
     two.finish().await;
 }
 
@@ -712,29 +712,17 @@ async fn one_name_is_of_both_parts_or_of_another_kind() {
     let plain = two.clients[0].lock(NAME);
     let reads = two.read(0).lock().await.expect("free");
     let refused = plain.try_lock().await;
-    assert!(
-        matches!(refused, Err(Error::OtherKind { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::OtherKind { .. }));
     let elsewhere = two.clients[1].lock(NAME).try_lock().await;
-    assert!(
-        matches!(elsewhere, Ok(None) | Err(Error::NotALock { .. })),
-        "{elsewhere:?}"
-    );
+    assert_matches!(elsewhere, Ok(None) | Err(Error::NotALock { .. }));
     reads.unlock().await.expect("held");
     let held = plain.lock().await.expect("free");
     for client in [0, 1] {
         for lock in [two.read(client), two.write(client)] {
             let refused = lock.owned_by(&two.clients[client].owner()).try_lock().await;
             match client {
-                0 => assert!(
-                    matches!(refused, Err(Error::OtherKind { .. })),
-                    "{refused:?}"
-                ),
-                _ => assert!(
-                    matches!(refused, Err(Error::NotALock { .. })),
-                    "{refused:?}"
-                ),
+                0 => assert_matches!(refused, Err(Error::OtherKind { .. })),
+                _ => assert_matches!(refused, Err(Error::NotALock { .. })),
             }
         }
     }
@@ -804,7 +792,7 @@ async fn guarded_writes_run_under_both_parts() {
         written.expect("held");
         two.control.run(&["DEL", NAME]);
         let late = guard.eval(&script, &["written"], &[] as &[&str]).await;
-        assert!(matches!(late, Err(Error::Lost { .. })), "{late:?}");
+        assert_matches!(late, Err(Error::Lost { .. }));
         two.control.run(&["FLUSHALL"]);
     }
     two.finish().await;
@@ -1083,10 +1071,7 @@ async fn a_loss_names_the_part_whose_hold_was_lost() {
         let calls = [nested, guard.extend(ms(40_000)).await, guard.unlock().await];
         for error in calls.map(|call| call.expect_err("it is lost")) {
             let kind = part.kind();
-            assert!(
-                matches!(&error, Error::Lost { kind: found, .. } if *found == kind),
-                "{error:?}"
-            );
+            assert_matches!(&error, Error::Lost { kind: found, .. } if *found == kind);
             assert!(error.to_string().starts_with(&said), "{error}");
         }
     }

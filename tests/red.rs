@@ -13,7 +13,8 @@ use redisson_lock::{
 use test_support::kinds::load_scripts;
 use test_support::tokio::sync::mpsc;
 use test_support::{
-    Monitor, Proxy, TestServer, eventually, may_take, ms, stalls, test, tokio, within,
+    Monitor, Proxy, TestServer, assert_matches, eventually, may_take, ms, stalls, test, tokio,
+    within,
 };
 
 /// Far more than a round takes, also on a machine that is busy.
@@ -164,10 +165,7 @@ async fn it_is_taken_with_a_quorum_and_never_without() {
             let limit = MEMBER + ms(100) + stalls(start);
             assert!(took < limit, "{stopped} of {count}: {took:?}");
             if count - stopped < quorum {
-                assert!(
-                    matches!(found, Err(Error::NoAnswer { .. })),
-                    "{stopped} of {count}: {found:?}"
-                );
+                assert_matches!(found, Err(Error::NoAnswer { .. }), "{stopped} of {count}");
                 continue;
             }
             let guard = found.expect("a quorum answers").expect("free");
@@ -335,11 +333,8 @@ async fn a_member_that_is_lost_is_taken_again_and_a_lost_quorum_is_final() {
     eventually("they are free again", ms(5_000), || servers.keys() == 0).await;
     tokio::time::sleep(ms(300)).await;
     assert_eq!(servers.keys(), 0, "a loss is final");
-    assert!(matches!(
-        guard.extend(ms(5_000)).await,
-        Err(Error::Lost { .. })
-    ));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+    assert_matches!(guard.extend(ms(5_000)).await, Err(Error::Lost { .. }));
+    assert_matches!(guard.unlock().await, Err(Error::Lost { .. }));
     for client in short {
         client.close(Duration::ZERO).await;
     }
@@ -384,7 +379,7 @@ async fn a_fixed_lease_ends_is_extended_by_a_quorum_and_is_not_by_a_minority() {
     }
     servers.servers[1].pause();
     let failed = guard.extend(ms(40_000)).await;
-    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    assert_matches!(failed, Err(Error::NoAnswer { .. }));
     // The second longest of the three is one of the two that the quorum has confirmed.
     let moved = guard.valid_until().saturating_duration_since(until);
     assert!(moved < ms(2_000), "{moved:?}");
@@ -413,7 +408,7 @@ async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
     let lock = servers.lock();
     let guard = lock.lock().await.expect("free");
     for again in [lock.lock().await.map(Some), lock.try_lock().await] {
-        assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+        assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     }
     // Another one of the same set of locks, whatever its order.
     let mut reversed: Vec<_> = servers
@@ -424,7 +419,7 @@ async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
     reversed.reverse();
     let reversed = RedLock::new(reversed).expect("three servers");
     let again = within(ms(2_000), reversed.lock()).await.expect("in time");
-    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     let calls = |servers: &Servers| -> i64 {
         let calls = |server: &TestServer| server.control().calls("evalsha");
         servers.servers.iter().map(calls).sum()
@@ -579,7 +574,7 @@ async fn owners_of_the_members_do_not_say_who_calls() {
     let guard = taken(&one).await;
     for lock in [&one, &other, &red(false)] {
         let again = within(ms(5_000), lock.try_lock()).await.expect("in time");
-        assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+        assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     }
     // Two tasks with one lock, whose members have one owner each, are two callers.
     let lock = one.clone();
@@ -640,7 +635,7 @@ async fn servers_and_kinds_that_do_not_fit_are_refused() {
     };
     let refused = |members: Vec<Lock>| {
         let made = RedLock::new(members);
-        assert!(matches!(made, Err(Error::InvalidConfig { .. })), "{made:?}");
+        assert_matches!(made, Err(Error::InvalidConfig { .. }));
     };
     refused(vec![one.lock("a"), two.lock("a")]);
     refused(vec![one.lock("a"), two.lock("a"), one.lock("b")]);
@@ -649,10 +644,7 @@ async fn servers_and_kinds_that_do_not_fit_are_refused() {
     servers.servers[1].pause();
     let made = RedLock::new([one.lock("a"), two.lock("a"), servers.theirs[0].lock("b")]);
     let found = made.expect("made without a question").try_lock().await;
-    assert!(
-        matches!(found, Err(Error::InvalidConfig { .. })),
-        "{found:?}"
-    );
+    assert_matches!(found, Err(Error::InvalidConfig { .. }));
     servers.servers[1].resume();
     // String locks, and a body that runs with them.
     let strings = [one, two, three].map(|client| client.string_lock("red"));
@@ -880,7 +872,7 @@ async fn the_next_caller_has_its_turn_when_the_quorum_is_lost() {
     let reason = within(ms(5_000), guard.lost()).await.expect("in time");
     assert_eq!(reason, LossReason::LeaseOver);
     let again = lock.try_lock().await;
-    assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+    assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     let other = lock.owned_by(&servers.ours[0].owner());
     let next = within(ms(3_000), other.lock()).await.expect("in time");
     next.expect("free").unlock().await.expect("held");
@@ -945,7 +937,7 @@ async fn a_server_that_was_away_says_who_it_is_when_it_is_back() {
     }
     servers.servers[3].resume();
     let refused = refused_as_one_server(&lock).await;
-    assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused}");
+    assert_matches!(refused, Error::InvalidConfig { .. });
     servers.finish().await;
 }
 
@@ -974,7 +966,7 @@ async fn members_that_were_at_one_server_are_asked_again_by_the_next_call() {
     let lock = RedLock::new(members.map(|client| client.lock("red"))).expect("three clients");
     let lock = lock.member_timeout(MEMBER);
     let refused = refused_as_one_server(&lock).await;
-    assert!(matches!(refused, Error::InvalidConfig { .. }), "{refused}");
+    assert_matches!(refused, Error::InvalidConfig { .. });
     proxy.lead_to(servers.servers[2].port);
     proxy.cut_all();
     eventually("it leads to the third", ms(10_000), || {
@@ -1014,7 +1006,7 @@ async fn one_member_that_fails_for_good_does_not_end_a_call_beside_an_outage() {
     servers.servers[1].control().run(&["SET", "red", "x"]);
     for wait in [ms(200), ms(20_000)] {
         let failed = servers.lock().try_lock_for(wait).await;
-        assert!(matches!(failed, Err(Error::NotALock { .. })), "{failed:?}");
+        assert_matches!(failed, Err(Error::NotALock { .. }));
     }
     for server in &servers.servers[..2] {
         server.control().run(&["DEL", "red"]);
@@ -1028,10 +1020,7 @@ async fn durations_without_sense_are_refused_or_cut() {
     // Cut to a millisecond, in which a quorum may answer or not.
     let hasty = servers.lock().member_timeout(Duration::ZERO);
     let in_time = |ended: &Result<(), Error>| {
-        assert!(
-            matches!(ended, Ok(()) | Err(Error::NoAnswer { .. })),
-            "{ended:?}"
-        );
+        assert_matches!(ended, Ok(()) | Err(Error::NoAnswer { .. }));
     };
     match within(ms(5_000), hasty.try_lock()).await.expect("cut") {
         Ok(Some(guard)) => in_time(&guard.unlock().await),
@@ -1047,10 +1036,7 @@ async fn durations_without_sense_are_refused_or_cut() {
         let lock = servers.lock().lease(lease);
         let found = within(ms(5_000), lock.try_lock_for(ms(20_000))).await;
         let found = found.expect("immediately");
-        assert!(
-            matches!(found, Err(Error::InvalidDuration { .. })),
-            "{found:?}"
-        );
+        assert_matches!(found, Err(Error::InvalidDuration { .. }));
     }
     servers.finish().await;
 }
@@ -1118,7 +1104,7 @@ async fn a_lock_that_one_server_has_lost_is_not_lost() {
             drop(guard);
             failed
         };
-        assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+        assert_matches!(failed, Err(Error::NoAnswer { .. }));
         servers.servers[1].resume();
         eventually("nothing is left", ms(10_000), || servers.keys() == 0).await;
     }
@@ -1141,7 +1127,7 @@ async fn an_outage_at_the_deadline_is_no_holder() {
     hang.iter().for_each(|server| server.pause());
     let found = within(ms(5_000), call).await.expect("in time");
     let failed = found.expect("no panic");
-    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    assert_matches!(failed, Err(Error::NoAnswer { .. }));
     hang.iter().for_each(|server| server.resume());
     held.unlock().await.expect("held");
     servers.finish().await;
@@ -1190,7 +1176,7 @@ async fn who_has_no_turn_in_time_is_answered_what_the_one_before_it_was() {
     let second = lock.owned_by(&servers.ours[0].owner());
     let first = taken(&lock).await;
     let found = second.try_lock_for(ms(100)).await;
-    assert!(matches!(found, Ok(None)), "{found:?}");
+    assert_matches!(found, Ok(None));
     first.unlock().await.expect("held");
     // The next locks have a queue of their own.
     drop((lock, second));
@@ -1206,7 +1192,7 @@ async fn who_has_no_turn_in_time_is_answered_what_the_one_before_it_was() {
     })
     .await;
     let found = second.try_lock_for(ms(100)).await;
-    assert!(matches!(found, Ok(None)), "{found:?}");
+    assert_matches!(found, Ok(None));
     other.unlock().await.expect("held");
     let first = within(ms(5_000), first).await.expect("in time");
     let first = first.expect("no panic").expect("free");
@@ -1225,13 +1211,13 @@ async fn what_is_known_of_a_minority_is_no_reason_for_a_missing_quorum() {
     eventually("it is noticed", ms(5_000), || !first.is_connected()).await;
     let failed = servers.lock().try_lock().await;
     let failed = failed.expect_err("one is no quorum");
-    assert!(matches!(failed, Error::NoAnswer { .. }), "{failed:?}");
+    assert_matches!(failed, Error::NoAnswer { .. });
     let address = format!("127.0.0.1:{}", servers.servers[0].port);
     let text = format!("{failed:?}");
     assert!(!text.contains(&address), "{text}");
     // Less time than a round takes.
     let failed = servers.lock().try_lock_for(ms(200)).await;
-    assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+    assert_matches!(failed, Err(Error::NoAnswer { .. }));
     servers.servers[1].resume();
     servers.servers[0].start_again();
     servers.finish().await;
@@ -1328,7 +1314,7 @@ async fn a_scope_of_any_client_says_who_calls() {
         let [one, other] = [client.owner(), client.owner()];
         let guard = one.scope(taken(&lock)).await;
         let again = one.scope(lock.try_lock()).await;
-        assert!(matches!(again, Err(Error::AlreadyHeld { .. })), "{again:?}");
+        assert_matches!(again, Err(Error::AlreadyHeld { .. }));
         let found = other.scope(lock.try_lock()).await.expect("asked");
         assert!(found.is_none());
         guard.unlock().await.expect("held");
@@ -1362,10 +1348,7 @@ async fn a_name_that_is_not_valid_is_refused() {
     let members = members.map(|(nth, client)| client.lock(if nth == 2 { "" } else { "red" }));
     let lock = RedLock::new(members).expect("three clients");
     let refused = lock.try_lock().await;
-    assert!(
-        matches!(refused, Err(Error::InvalidName { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::InvalidName { .. }));
     servers.finish().await;
 }
 
@@ -1481,7 +1464,7 @@ async fn an_own_lock_is_no_missing_answer_however_short_a_round_is() {
     }
     for member_timeout in [30, 200] {
         let found = lock.member_timeout(ms(member_timeout)).try_lock().await;
-        assert!(matches!(found, Ok(None)), "{member_timeout}: {found:?}");
+        assert_matches!(found, Ok(None), "{member_timeout}");
     }
     drop(held);
     servers.finish().await;
@@ -1520,7 +1503,7 @@ async fn the_innermost_scope_of_its_clients_says_who_calls() {
                 .scope(Box::pin(async {
                     let guard = one.scope(taken(&lock)).await;
                     let found = other.scope(lock.try_lock()).await;
-                    assert!(matches!(found, Ok(None)), "another owner: {found:?}");
+                    assert_matches!(found, Ok(None), "another owner");
                     guard.unlock().await.expect("held");
                 }))
                 .await;
@@ -1545,9 +1528,9 @@ async fn servers_that_are_away_are_no_answers_although_calls_of_their_clients_qu
         eventually("a plain call waits", ms(5_000), waits).await;
     }
     let found = lock.try_lock().await;
-    assert!(matches!(found, Err(Error::NoAnswer { .. })), "{found:?}");
+    assert_matches!(found, Err(Error::NoAnswer { .. }));
     let found = within(ms(8_000), lock.lock()).await.expect("in time");
-    assert!(matches!(found, Err(Error::NoAnswer { .. })), "{found:?}");
+    assert_matches!(found, Err(Error::NoAnswer { .. }));
     waiting.iter().for_each(tokio::task::JoinHandle::abort);
     for nth in [1, 2] {
         servers.servers[nth].resume();
@@ -1600,10 +1583,7 @@ async fn a_server_that_is_back_is_compared_before_its_vote_counts() {
         .control()
         .run(&["HSET", "red", "another:1", "1"]);
     let refused = lock.try_lock().await;
-    assert!(
-        matches!(refused, Err(Error::InvalidConfig { .. })),
-        "{refused:?}"
-    );
+    assert_matches!(refused, Err(Error::InvalidConfig { .. }));
     servers.servers[1].control().run(&["DEL", "red"]);
     again.close(ms(1_000)).await;
     proxy.stop().await;
@@ -1625,7 +1605,7 @@ async fn takes_any<L: DistributedLock>(lock: L, name: &str, clients: &[LockClien
     }
     let reason = within(ms(5_000), lost).await.expect("in time");
     assert_eq!(guard.state(), HoldState::Lost(reason));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+    assert_matches!(guard.unlock().await, Err(Error::Lost { .. }));
     drop(lock.try_lock().await.expect("asked"));
 }
 

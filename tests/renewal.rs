@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LossReason};
-use test_support::{Control, Monitor, TestServer, eventually, ms, stalls, tokio};
+use test_support::{Control, Monitor, TestServer, assert_matches, eventually, ms, stalls, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/renewal.rs"]
@@ -315,13 +315,12 @@ async fn every_harm_to_the_key_is_told_with_its_reason() {
             );
             assert_eq!(told(&nested, ms(10)).await, reason);
             assert_eq!(guard.ended().await, Some(reason));
-            assert!(
-                matches!(lock.try_lock().await, Err(Error::Lost { .. })),
+            assert_matches!(
+                lock.try_lock().await,
+                Err(Error::Lost { .. }),
                 "a re-entry is an error"
             );
-            assert!(
-                matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason)
-            );
+            assert_matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason);
             drop(nested);
             control.run(&["DEL", "a"]);
         }
@@ -340,20 +339,18 @@ async fn an_unlock_after_the_key_is_gone_says_lost_also_without_a_renewal_betwee
             "DEL" => control.run(&["DEL", "a"]),
             _ => control.run(&["RENAME", "a", "b"]),
         };
-        assert!(
-            matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason)
-        );
+        assert_matches!(guard.unlock().await, Err(Error::Lost { reason: told, .. }) if told == reason);
         control.run(&["DEL", "b"]);
     }
     let guard = client.lock("a").lock().await.expect("free");
     control.run(&["SET", "a", "text"]);
-    assert!(matches!(
+    assert_matches!(
         guard.unlock().await,
         Err(Error::Lost {
             reason: LossReason::Changed,
             ..
         })
-    ));
+    );
     assert_eq!(control.run(&["GETDEL", "a"]), "text");
     server.finish([client]).await;
 }
@@ -557,13 +554,13 @@ async fn run_drops_its_body_when_the_lock_is_lost() {
         control.run(&["DEL", "a"]);
     };
     let (ran, ()) = tokio::join!(run, harm);
-    assert!(matches!(
+    assert_matches!(
         ran,
         Err(Error::Lost {
             reason: LossReason::Gone,
             ..
         })
-    ));
+    );
     was_dropped.try_recv().expect("the body was dropped");
     server.finish([client]).await;
 }
@@ -579,17 +576,18 @@ async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
     guard.detach();
     control.run(&["DEL", "a"]);
     assert_eq!(ended.await, Some(LossReason::Gone));
-    assert!(
-        matches!(lock.lock().await, Err(Error::Lost { .. })),
+    assert_matches!(
+        lock.lock().await,
+        Err(Error::Lost { .. }),
         "until it is asked for"
     );
-    assert!(matches!(
+    assert_matches!(
         lock.unlock().await,
         Err(Error::Lost {
             reason: LossReason::Gone,
             ..
         })
-    ));
+    );
     lock.lock()
         .await
         .expect("free")

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LossReason};
 use test_support::{
-    Cluster, Control, Fate, Monitor, Proxy, Server, TOUCH, TestServer, eventually, is_script, ms,
-    slot, stalls, tokio,
+    Cluster, Control, Fate, Monitor, Proxy, Server, TOUCH, TestServer, assert_matches, eventually,
+    is_script, ms, slot, stalls, tokio,
 };
 use tokio::task::JoinSet;
 
@@ -193,10 +193,7 @@ async fn sixty_four_takers_and_a_silent_replica_delay_no_other_lock() {
     kept.unlock().await.expect("held");
     for taker in takers {
         let refused = taker.await.expect("no panic").expect_err("one is silent");
-        assert!(
-            matches!(refused, Error::TooFewReplicas { .. }),
-            "{refused:?}"
-        );
+        assert_matches!(refused, Error::TooFewReplicas { .. });
     }
     // They share what they wait for: one after the other would take half a minute.
     assert!(all < ms(6_000), "{all:?}");
@@ -784,7 +781,7 @@ async fn a_slot_on_its_way_neither_refuses_the_locks_of_others_nor_is_confirmed_
             let refused = taken
                 .expect("no panic")
                 .expect_err("nobody was asked about it");
-            assert!(matches!(refused, Error::TooFewReplicas { .. }), "{refused}");
+            assert_matches!(refused, Error::TooFewReplicas { .. });
         }
         eventually("released", ms(3_000), || keys(&cluster) == 0).await;
     }
@@ -798,12 +795,9 @@ async fn numbers_and_times_out_of_bounds_are_refused() {
     for (replicas, within) in [(0, ms(100)), (9, ms(100)), (1, ms(9)), (1, ms(3_001))] {
         let lock = client.lock("stock").sync_replicas(replicas, within);
         let refused = lock.lock().await.expect_err("out of bounds");
-        assert!(
-            matches!(
-                refused,
-                Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
-            ),
-            "{refused:?}"
+        assert_matches!(
+            refused,
+            Error::InvalidConfig { .. } | Error::InvalidDuration { .. }
         );
         let builder = LockClient::builder().sync_replicas(replicas, within);
         let refused = builder.connect(&server.url()).await;
@@ -974,7 +968,7 @@ async fn an_extended_lease_counts_when_its_replicas_have_it() {
     let known = guard.valid_until();
     cut(&mut primary.control(), &replicas[0]);
     let refused = guard.extend(ms(60_000)).await.expect_err("one is silent");
-    assert!(matches!(refused, Error::NoAnswer { .. }), "{refused:?}");
+    assert_matches!(refused, Error::NoAnswer { .. });
     assert!(refused.is_retryable());
     assert_eq!(guard.valid_until(), known);
     replicas[0].resume();

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use redisson_lock::{ConnectionFence, Error, Lock, LockClient, LockKind, Once, Script};
 use test_support::kinds::{KINDS, NESTED, count, holder, rob};
-use test_support::{Control, Proxy, Scripted, TestServer, cases, eventually, ms, tokio};
+use test_support::{
+    Control, Proxy, Scripted, TestServer, assert_matches, cases, eventually, ms, tokio,
+};
 
 /// The words of the n-th block of `docs/operations.md`.
 fn block(nth: usize) -> Vec<&'static str> {
@@ -782,10 +784,7 @@ async fn a_check_names_all_that_is_missing_at_once() {
             .is_err_and(|error| matches!(error, Error::InvalidName { .. }))
     );
     client.close(ms(0)).await;
-    assert!(matches!(
-        client.check("lock:many").await,
-        Err(Error::Closed)
-    ));
+    assert_matches!(client.check("lock:many").await, Err(Error::Closed));
     server.finish([]).await;
 }
 
@@ -854,7 +853,7 @@ async fn a_command_that_the_server_lacks_is_named_by_a_check_and_no_other_progra
     let lock = client.lock("a").lease(ms(1_000));
     let guard = lock.lock().await.expect("free");
     let error = guard.unlock().await.expect_err("it publishes");
-    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+    assert_matches!(error, Error::Refused { .. });
     assert!(error.to_string().contains("lacks a command"), "{error}");
     client.close(ms(0)).await;
     server.finish([]).await;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Announce, Error, LockClient, LockGuard};
-use test_support::{ACQUIRE, Events, FakeCluster, eventually, is_script, ms, slot, stalls, tokio};
+use test_support::{
+    ACQUIRE, Events, FakeCluster, assert_matches, eventually, is_script, ms, slot, stalls, tokio,
+};
 use tokio::task::JoinHandle;
 use tracing::Level;
 
@@ -128,10 +130,7 @@ async fn a_channel_that_is_refused_does_not_end_its_connection() {
         "NOPERM this user has no permissions to access one of the channels used as arguments";
     the_other_keeps_its_connection(said, async |_, client, refused| {
         let failed = client.lock(refused).lock().await;
-        assert!(
-            matches!(failed, Err(Error::PermissionDenied { .. })),
-            "{failed:?}"
-        );
+        assert_matches!(failed, Err(Error::PermissionDenied { .. }));
     })
     .await;
 }

@@ -7,8 +7,8 @@ use redisson_lock::{
     LossReason, RefusedKind,
 };
 use test_support::{
-    ACQUIRE, Events, FakeCluster, Fate, RELEASE, eventually, has_listener, is_script, ms, slot,
-    stalls, tokio,
+    ACQUIRE, Events, FakeCluster, Fate, RELEASE, assert_matches, eventually, has_listener,
+    is_script, ms, slot, stalls, tokio,
 };
 use tracing::Level;
 
@@ -153,7 +153,7 @@ async fn another_cluster_is_not_followed_although_nobody_else_responds() {
     let start = Instant::now();
     while start.elapsed() < ms(7_000) {
         let failed = client.lock("b").try_lock().await;
-        assert!(matches!(failed, Err(Error::NoAnswer { .. })), "{failed:?}");
+        assert_matches!(failed, Err(Error::NoAnswer { .. }));
     }
     let text = "a server belongs to another cluster";
     events.comes(Level::WARN, text).await;
@@ -525,15 +525,12 @@ async fn nodes_without_sharded_channels_are_listened_to_by_classic_ones_unless_o
     }
     for answer in [unknown, old] {
         let refused = listens_to_sharded(Announce::Sharded, answer).await;
-        assert!(
-            matches!(
-                refused,
-                Err(Error::InvalidConfig {
-                    what: "announce",
-                    ..
-                })
-            ),
-            "{refused:?}"
+        assert_matches!(
+            refused,
+            Err(Error::InvalidConfig {
+                what: "announce",
+                ..
+            })
         );
     }
 }

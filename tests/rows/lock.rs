@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockClientBuilder};
-use test_support::{eventually, ms, stalls, tokio};
+use test_support::{assert_matches, eventually, ms, stalls, tokio};
 
 use super::TestServer;
 
@@ -179,12 +179,13 @@ async fn detached_holds_stay_until_their_owner_unlocks() {
     assert_eq!(control.count("a"), 2);
     lock.unlock().await.expect("one detached");
     assert_eq!(control.count("a"), 1);
-    assert!(
-        matches!(lock.unlock().await, Err(Error::NotHeld { .. })),
+    assert_matches!(
+        lock.unlock().await,
+        Err(Error::NotHeld { .. }),
         "the other has a guard"
     );
     guarded.unlock().await.expect("held");
-    assert!(matches!(lock.unlock().await, Err(Error::NotHeld { .. })));
+    assert_matches!(lock.unlock().await, Err(Error::NotHeld { .. }));
     server.finish([client]).await;
 }
 
@@ -219,22 +220,19 @@ async fn force_unlock_frees_whoever_holds_and_says_whether_it_was_locked() {
     let guard = theirs.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
     assert!(!ours.lock("a").force_unlock().await.expect("answered"));
-    assert!(matches!(guard.unlock().await, Err(Error::Lost { .. })));
+    assert_matches!(guard.unlock().await, Err(Error::Lost { .. }));
 
     // A re-entry into a hold that was forced open makes no lock out of nothing.
     let outer = theirs.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
-    assert!(matches!(
-        theirs.lock("a").lock().await,
-        Err(Error::Lost { .. })
-    ));
+    assert_matches!(theirs.lock("a").lock().await, Err(Error::Lost { .. }));
     assert_eq!(server.control().run(&["EXISTS", "a"]), "0");
     drop(outer);
 
     // An own hold is told immediately.
     let guard = ours.lock("a").lock().await.expect("free");
     assert!(ours.lock("a").force_unlock().await.expect("answered"));
-    assert!(matches!(guard.state(), HoldState::Lost(_)));
+    assert_matches!(guard.state(), HoldState::Lost(_));
     drop(guard);
     server.finish([ours, theirs]).await;
 }
@@ -301,7 +299,7 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     });
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
-    assert!(matches!(guard.unlock().await, Err(Error::NoAnswer { .. })));
+    assert_matches!(guard.unlock().await, Err(Error::NoAnswer { .. }));
     assert!(start.elapsed() < ms(600) + stalls(start));
     drop(nested);
     eventually("released in the background", ms(2000), || {
@@ -327,10 +325,7 @@ async fn a_detached_hold_is_released_also_by_an_unlock_that_had_no_answer() {
     });
     assert!(once.await, "sent, and not polled again");
     let unlocked = lock.unlock().await;
-    assert!(
-        matches!(unlocked, Err(Error::NoAnswer { .. })),
-        "{unlocked:?}"
-    );
+    assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
     drop(nested);
     // Nobody is left to ask again: it is not renewed any more, and released.
     eventually("released", ms(1000), || {

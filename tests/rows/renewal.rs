@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{Control, eventually, ms, stalls, tokio, within};
+use test_support::{Control, assert_matches, eventually, ms, stalls, tokio, within};
 
 use super::TestServer;
 
@@ -85,20 +85,20 @@ async fn a_fixed_lease_ends_by_itself_and_frees_the_lock() {
         at - expiry
     );
     assert_eq!(guard.state(), HoldState::Lost(LossReason::LeaseOver));
-    assert!(matches!(
+    assert_matches!(
         lock.lock().await,
         Err(Error::Lost {
             reason: LossReason::LeaseOver,
             ..
         })
-    ));
-    assert!(matches!(
+    );
+    assert_matches!(
         guard.unlock().await,
         Err(Error::Lost {
             reason: LossReason::LeaseOver,
             ..
         })
-    ));
+    );
     let again = lock
         .lock()
         .await
@@ -146,19 +146,16 @@ async fn extend_moves_the_end_of_a_fixed_lease_and_never_back() {
     tokio::time::sleep(ms(500)).await;
     assert_eq!(guard.state(), HoldState::Held, "the old end has passed");
     control.run(&["DEL", "a"]);
-    assert!(matches!(
+    assert_matches!(
         guard.extend(ms(500)).await,
         Err(Error::Lost {
             reason: LossReason::Gone,
             ..
         })
-    ));
+    );
     drop(guard);
     let renewed = lock.lock().await.expect("free");
-    assert!(matches!(
-        renewed.extend(ms(500)).await,
-        Err(Error::Misuse { .. })
-    ));
+    assert_matches!(renewed.extend(ms(500)).await, Err(Error::Misuse { .. }));
     renewed.unlock().await.expect("held");
     server.finish([client]).await;
 }
@@ -201,10 +198,10 @@ async fn max_hold_ends_the_renewal_and_unlocks_nothing_under_a_running_section()
         control.pttl("a") <= 300,
         "a fixed lease does not reach past it either"
     );
-    assert!(matches!(
+    assert_matches!(
         short.extend(ms(5000)).await,
         Err(Error::InvalidDuration { .. })
-    ));
+    );
     short.unlock().await.expect("held");
     server.finish([client]).await;
 }

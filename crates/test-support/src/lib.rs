@@ -108,3 +108,20 @@ macro_rules! cases {
         )*
     };
 }
+
+/// Asserts that a value has this form, and shows it if it has not.
+#[macro_export]
+macro_rules! assert_matches {
+    ($value:expr, $form:pat $(if $guard:expr)? $(,)?) => {
+        $crate::assert_matches!($value, $form $(if $guard)?, "found")
+    };
+    ($value:expr, $form:pat $(if $guard:expr)?, $($what:tt)+) => {
+        match &$value {
+            value => ::core::assert!(
+                ::core::matches!(*value, $form $(if $guard)?),
+                "{}: {value:?}",
+                ::core::format_args!($($what)+)
+            ),
+        }
+    };
+}
