@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
-use test_support::{TestServer, eventually, ms, tokio};
+use test_support::{TestServer, eventually, lock_and_unlock, ms, tokio};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -264,12 +264,7 @@ async fn a_subscriber_that_panics_in_a_span_costs_nobody_a_lock() {
             .await
     });
     assert!(panics.await.expect_err("it panics").is_panic());
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     assert!(spans.made.lock().expect("unpoisoned").len() >= 6);
     server.finish([client]).await;
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use redisson_lock::{Announce, LockClient, LockGuard};
-use test_support::{Cluster, LIMIT, eventually, may_take, ms, tokio};
+use test_support::{Cluster, LIMIT, eventually, lock_and_unlock, may_take, ms, tokio};
 
 const NODES: usize = 6;
 const PRIMARIES: usize = 3;
@@ -71,12 +71,7 @@ async fn connections_of_a_client() {
                 let key = cluster.key_at(nth, "lock");
                 let lock = client.lock(key.clone());
                 if stage == "a lock in each primary" {
-                    lock.lock()
-                        .await
-                        .expect("free")
-                        .unlock()
-                        .await
-                        .expect("held");
+                    lock_and_unlock(&lock).await;
                 } else {
                     // Another client's.
                     cluster.control(nth).run(&["HSET", &key, "other:1", "1"]);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RefusedKind};
 use test_support::{
-    Cluster, Proxy, Scripted, Sentinels, Server, TestServer, assert_matches, eventually, ms, tokio,
+    Cluster, Proxy, Scripted, Sentinels, Server, TestServer, assert_matches, eventually,
+    lock_and_unlock, ms, tokio,
 };
 
 fn brisk() -> LockClientBuilder {
@@ -466,14 +467,7 @@ async fn an_answer_that_comes_too_late_has_a_sentence_of_its_own() {
     let server = TestServer::new();
     let proxy = Proxy::start(server.port).await;
     let client = brisk().connect(&proxy.url()).await.expect("connected");
-    client
-        .lock("a")
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&client.lock("a")).await;
     proxy.hold_replies(true);
     let lock = client.lock("a").lease(ms(100));
     let acquiring = tokio::spawn(async move { lock.lock().await });

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason, Operation, RefusedKind};
-use test_support::{Server, TestServer, assert_matches, eventually, ms, tokio};
+use test_support::{Server, TestServer, assert_matches, eventually, lock_and_unlock, ms, tokio};
 
 /// Says the sentence, and checks that it says this level only.
 fn sentence(error: &Error) -> String {
@@ -79,13 +79,7 @@ async fn names_that_cannot_be_used_are_refused_by_the_first_verb_and_strange_one
         "two spellings are two locks"
     );
     let longest = client.lock("x".repeat(65_536));
-    longest
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&longest).await;
     drop(composed);
     server.finish([client]).await;
 }
@@ -413,12 +407,7 @@ async fn a_holder_that_is_not_text_is_shown_and_forced_like_any_other() {
         "0",
         "`true` means that it was freed"
     );
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     server.finish([client]).await;
 }
 
@@ -657,14 +646,7 @@ async fn refusals_of_the_server_have_a_kind_and_change_nothing() {
             other => panic!("{other:?}"),
         }
     };
-    client
-        .lock("warm")
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&client.lock("warm")).await;
 
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     assert_eq!(

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, LockClient, LossReason};
 use test_support::{
-    Events, Fate, Proxy, Server, TestServer, acquire_to, eventually, ms, release_to, test, tokio,
+    Events, Fate, Proxy, Server, TestServer, acquire_to, eventually, lock_and_unlock, ms,
+    release_to, test, tokio,
 };
 use tokio::runtime::Runtime;
 use tracing::Level;
@@ -314,12 +315,7 @@ async fn stats_count_what_happened() {
     let other = server.client().await;
     let lock = client.lock("a");
     for _ in 0..3 {
-        lock.lock()
-            .await
-            .expect("free")
-            .unlock()
-            .await
-            .expect("held");
+        lock_and_unlock(&lock).await;
     }
     let held = other.lock("a").lock().await.expect("free");
     assert!(lock.try_lock_for(ms(300)).await.expect("asked").is_none());

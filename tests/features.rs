@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use redisson_lock::{Error, LockClientBuilder, TryLock};
 use serde_json::json;
-use test_support::{TestServer, eventually, ms, test, tokio};
+use test_support::{TestServer, eventually, lock_and_unlock, ms, test, tokio};
 
 /// What was recorded: a counter's value, or how many values a histogram was told.
 fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
@@ -34,12 +34,7 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
     let (client, other) = (server.client().await, server.client().await);
     let lock = client.lock("stock:42").class("checkout");
 
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     let theirs = other.lock("stock:42").lock().await.expect("free");
     assert!(lock.try_lock().await.expect("asked").is_none());
     {

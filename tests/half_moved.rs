@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind};
 use test_support::kinds::{HANDED_OVER, NESTED, against, is_token};
-use test_support::{Cluster, cases, eventually, ms, slot, tokio, within};
+use test_support::{Cluster, cases, eventually, lock_and_unlock, ms, slot, tokio, within};
 use tokio::task::JoinHandle;
 
 /// No renewal is due for twenty seconds.
@@ -97,13 +97,7 @@ async fn a_reader_whose_key_has_not_moved_yet_keeps_writers_out() {
     moving.finish();
     assert_eq!(stays.state(), HoldState::Held);
     stays.unlock().await.expect("held");
-    writes
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&writes).await;
     nothing_is_left(&cluster, [a, b, c]).await;
 }
 

@@ -7,7 +7,9 @@ use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason, Sc
 use test_support::kinds::{
     KINDS, NESTED, against, count, endless, holder, is_token, rob, token_key,
 };
-use test_support::{Cluster, Sentinels, Server, eventually, ms, slot, tokio, within};
+use test_support::{
+    Cluster, Sentinels, Server, eventually, lock_and_unlock, ms, slot, tokio, within,
+};
 
 /// No renewal is due for twenty seconds.
 async fn connect(url: &str) -> LockClient {
@@ -138,12 +140,7 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
             cluster.move_keys(slot(&stays), 0, 1);
             cluster.end_move(slot(&stays), 0, 1);
             held.unlock().await.expect("held");
-            new.lock()
-                .await
-                .expect("free")
-                .unlock()
-                .await
-                .expect("held");
+            lock_and_unlock(&new).await;
             continue;
         }
         let new = new.lock().await.expect("asked for");

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason};
 use test_support::kinds::{HANDED_OVER, KINDS, NESTED, against, count, holder, rob};
 use test_support::{
-    ACQUIRE, Control, Monitor, TestServer, assert_matches, eventually, ms, tokio, within,
+    ACQUIRE, Control, Monitor, TestServer, assert_matches, eventually, lock_and_unlock, ms, tokio,
+    within,
 };
 
 /// A server, and two clients of it.
@@ -163,13 +164,7 @@ async fn holds_nest_or_are_refused_without_a_command() {
     let guard = plain.lock().await.expect("free");
     let refused = plain.non_reentrant().try_lock().await;
     assert_matches!(refused, Err(Error::AlreadyHeld { .. }));
-    plain
-        .lock()
-        .await
-        .expect("nested")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&plain).await;
     guard.unlock().await.expect("held");
     two.finish().await;
 }

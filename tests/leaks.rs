@@ -2,7 +2,7 @@
 //! kind is seen.
 
 use std::time::Duration;
-use test_support::{TestServer, eventually, ms, tokio};
+use test_support::{TestServer, eventually, lock_and_unlock, ms, tokio};
 
 /// Long enough for a lingering subscription to end.
 const PATIENCE: Duration = Duration::from_millis(1300);
@@ -15,14 +15,7 @@ fn is_seen(leaks: &[String], what: &str) -> bool {
 async fn nothing_is_seen_where_nothing_is_left() {
     let server = TestServer::new();
     let client = server.client().await;
-    client
-        .lock("a")
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&client.lock("a")).await;
     assert_eq!(server.leaks([client], PATIENCE).await, Vec::<String>::new());
 }
 

@@ -1,6 +1,6 @@
 //! What every lock does: exclude, nest, release, and cost two script calls.
 
-use test_support::{Monitor, TestServer, ms, tokio};
+use test_support::{Monitor, TestServer, lock_and_unlock, ms, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/lock.rs"]
@@ -11,22 +11,12 @@ async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
     let server = TestServer::new();
     let client = server.client().await;
     let lock = client.lock("a");
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
 
     let mut control = server.control();
     let monitor = Monitor::start(server.port);
     for _ in 0..100 {
-        lock.lock()
-            .await
-            .expect("free")
-            .unlock()
-            .await
-            .expect("held");
+        lock_and_unlock(&lock).await;
     }
     let mut lines = monitor.take(&mut control);
     lines.retain(|line| !line.contains(" lua]"));

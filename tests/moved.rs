@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, RefusedKind};
 use test_support::{
-    Proxy, Server, TestServer, assert_matches, eventually, ms, stalls, tokio, within,
+    Proxy, Server, TestServer, assert_matches, eventually, lock_and_unlock, ms, stalls, tokio,
+    within,
 };
 
 /// A primary and its replica, in step, and a name that leads to the primary.
@@ -48,12 +49,7 @@ async fn after_a_failover_behind_a_name_the_client_finds_the_new_primary() {
         .await
         .expect("the server answers");
     let lock = client.lock("a");
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     fail_over(&old, &new, &name).await;
     let start = Instant::now();
     let guard = loop {
@@ -181,12 +177,7 @@ async fn after_a_change_of_the_password_calls_say_so() {
         .await
         .expect("accepted");
     let lock = client.lock("a");
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     control.run(&["ACL", "SETUSER", "u", "<before", ">after"]);
     control.run(&["CLIENT", "KILL", "USER", "u"]);
     let start = Instant::now();

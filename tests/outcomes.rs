@@ -10,7 +10,8 @@ use redisson_lock::{
 };
 use test_support::{
     ACQUIRE, Control, FORCE_UNLOCK, Fate, ProxiedPair, Proxy, RELEASE, RENEW, TestServer,
-    acquire_to, assert_matches, eventually, is_script, ms, release_to, stalls, tokio,
+    acquire_to, assert_matches, eventually, is_script, lock_and_unlock, ms, release_to, stalls,
+    tokio,
 };
 
 /// The fence is not permitted to this user.
@@ -864,12 +865,7 @@ async fn a_nested_answer_that_comes_after_the_loss_brings_nothing_back() {
     let control = &mut pair.control;
     eventually("undone", ms(2000), || control.run(&["EXISTS", "a"]) == "0").await;
     drop(outer);
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     pair.finish().await;
 }
 
@@ -907,14 +903,7 @@ async fn a_release_in_the_background_outlasts_refusals_and_pauses_between_its_at
     let server = TestServer::new();
     let client = server.client().await;
     let mut control = server.control();
-    client
-        .lock("warm")
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&client.lock("warm")).await;
     let unlocked = client.lock("a").lock().await.expect("free");
     let dropped = client.lock("b").lock().await.expect("free");
     let short = client.lock("c").lease(ms(400)).lock().await.expect("free");

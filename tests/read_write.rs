@@ -12,7 +12,7 @@ use redisson_lock::{
 };
 use test_support::{
     Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, assert_matches, eventually, kinds,
-    ms, stalls, tokio, within,
+    lock_and_unlock, ms, stalls, tokio, within,
 };
 use tokio::task::JoinHandle;
 
@@ -416,13 +416,7 @@ async fn an_owner_that_reads_is_refused_to_write_before_anything_is_sent() {
     assert!(sent.is_empty(), "{sent:?}");
     assert_eq!(reads.state(), HoldState::Held);
     reads.unlock().await.expect("held");
-    write
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&write).await;
     two.finish().await;
 }
 
@@ -588,12 +582,7 @@ async fn attempts_that_are_dropped_are_undone() {
     for kind in [LockKind::Read, LockKind::Write] {
         let lock = client.lock_of(kind, NAME);
         // Its scripts are known.
-        lock.lock()
-            .await
-            .expect("free")
-            .unlock()
-            .await
-            .expect("held");
+        lock_and_unlock(&lock).await;
         proxy.hold_replies(true);
         let waiting = waits(&client, &lock);
         let control = &mut two.control;

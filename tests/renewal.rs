@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockClientBuilder, LossReason};
-use test_support::{Control, Monitor, TestServer, assert_matches, eventually, ms, stalls, tokio};
+use test_support::{
+    Control, Monitor, TestServer, assert_matches, eventually, lock_and_unlock, ms, stalls, tokio,
+};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/renewal.rs"]
@@ -226,14 +228,7 @@ async fn the_renewals_of_a_lock_go_over_the_connection_that_has_its_other_comman
     let client = server.client_with(set).await;
     let mut control = server.control();
     // The first call of each script is an EVAL, which shows its source and not its name.
-    client
-        .lock("a")
-        .lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&client.lock("a")).await;
     let monitor = Monitor::start(server.port);
     let mut guards = Vec::new();
     for nth in 0..NAMES {
@@ -588,12 +583,7 @@ async fn a_lost_detached_hold_is_told_by_the_next_unlock() {
             ..
         })
     );
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     server.finish([client]).await;
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 use redisson_lock::{ConnectionFence, Error, Lock, LockClient, LockKind, Once, Script};
 use test_support::kinds::{KINDS, NESTED, count, holder, rob};
 use test_support::{
-    Control, Proxy, Scripted, TestServer, assert_matches, cases, eventually, ms, tokio,
+    Control, Proxy, Scripted, TestServer, assert_matches, cases, eventually, lock_and_unlock, ms,
+    tokio,
 };
 
 /// The words of the n-th block of `docs/operations.md`.
@@ -118,12 +119,7 @@ async fn teach(lock: &Lock) {
     lock.queue().await.expect("answered");
     assert!(lock.force_unlock().await.expect("answered"));
     drop(held);
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(lock).await;
 }
 
 /// One call without one right. The state before it is made with all of them.

@@ -8,7 +8,7 @@ use redisson_lock::{
 };
 use test_support::{
     ACQUIRE, Events, FakeCluster, Fate, RELEASE, assert_matches, eventually, has_listener,
-    is_script, ms, slot, stalls, tokio,
+    is_script, lock_and_unlock, ms, slot, stalls, tokio,
 };
 use tracing::Level;
 
@@ -612,12 +612,7 @@ async fn while_a_server_is_silent_the_slots_are_asked_for_every_second() {
     let client = LockClient::connect(&cluster.url_from(0)).await;
     let client = client.expect("all respond");
     let lock = client.lock(cluster.key_at(0, "a"));
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     let first = Instant::now();
     let is_long_ago = || first.elapsed() > ms(6_000);
     eventually("nothing happens", ms(10_000), is_long_ago).await;

@@ -10,7 +10,9 @@ use std::time::Duration;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use redisson_lock::{Error, LockClient, LockClientBuilder, Script, Tls};
 use serde_json::json;
-use test_support::{Cluster, SERVICE, Sentinels, Server, eventually, ms, test, tokio};
+use test_support::{
+    Cluster, SERVICE, Sentinels, Server, eventually, lock_and_unlock, ms, test, tokio,
+};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -300,12 +302,7 @@ async fn a_connection_by_tls_is_replaced_and_calls_say_when_the_certificate_has_
         .await
         .expect("connected");
     let lock = client.lock("stock:42");
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
 
     server.lose_everything();
     let guard = lock

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
 use test_support::kinds::{KINDS, delete};
-use test_support::{Control, Events, Proxy, TestServer, eventually, ms, tokio, within};
+use test_support::{
+    Control, Events, Proxy, TestServer, eventually, lock_and_unlock, ms, tokio, within,
+};
 use tracing::Level;
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
@@ -94,12 +96,7 @@ async fn a_change_between_an_acquire_and_its_answer_is_noticed() {
     let mut control = server.control();
     let lock = client.lock("a");
     // The server learns the script, so the next acquire is one command.
-    lock.lock()
-        .await
-        .expect("free")
-        .unlock()
-        .await
-        .expect("held");
+    lock_and_unlock(&lock).await;
     type Locking<'a> = Pin<Box<dyn Future<Output = Result<LockGuard, Error>> + 'a>>;
     let mut call: Locking<'_> = Box::pin(async { lock.lock().await });
     let mut context = Context::from_waker(Waker::noop());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redisson_lock::{LockGuard, LockKind, LossReason};
 use test_support::kinds::{KINDS, NESTED, against, count, delete, rob};
-use test_support::{Control, eventually, ms, tokio, within};
+use test_support::{Control, eventually, lock_and_unlock, ms, tokio, within};
 
 use super::TestServer;
 
@@ -90,12 +90,7 @@ async fn it_is_noticed_after_every_command_that_has_written() {
         lost(&inner, &format!("after a nested acquire {kind}")).await;
         drop((outer, inner));
         let outer = lock.lock().await.expect("free");
-        lock.lock()
-            .await
-            .expect("nested")
-            .unlock()
-            .await
-            .expect("held");
+        lock_and_unlock(&lock).await;
         assert_eq!(count(&mut control, lock.name()), 1);
         delete(&mut control, lock.name());
         lost(&outer, &format!("after a nested release {kind}")).await;

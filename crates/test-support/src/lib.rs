@@ -91,6 +91,12 @@ fn is_within(budget: Duration, start: Instant) -> bool {
     took < budget || took < budget + stalls(start).min(8 * budget)
 }
 
+/// Acquires a lock that is free, and releases it.
+pub async fn lock_and_unlock(lock: &redisson_lock::Lock) {
+    let guard = lock.lock().await.expect("free");
+    guard.unlock().await.expect("held");
+}
+
 pub const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
