@@ -7,8 +7,8 @@ use std::time::Duration;
 use fred::prelude::{Builder, Config};
 use fred::types::RespVersion;
 use redisson_lock::{
-    Error, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once, Operation,
-    RefusedKind, Script, Value,
+    Error, GuardedWrite, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once,
+    Operation, RefusedKind, Script, Value,
 };
 use test_support::kinds::{KINDS, delete, holder, rob};
 use test_support::{
@@ -26,6 +26,20 @@ fn script(source: &str) -> Script {
 /// Counts how often it ran.
 fn counting() -> Script {
     script("return redis.call('incr', KEYS[1])")
+}
+
+/// Counts, unless a write with this id has run.
+async fn count_once(guard: &LockGuard, id: &str) -> Result<Once, Error> {
+    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
+    write.once(id, MINUTE).await
+}
+
+/// Runs a write, with an id if it is to run once.
+async fn run(write: GuardedWrite, once: bool) -> Result<(), Error> {
+    match once {
+        false => write.await.map(drop),
+        true => write.once("7", MINUTE).await.map(drop),
+    }
 }
 
 /// A command that runs a guarded write with this argument.
@@ -190,11 +204,7 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
         let monitor = Monitor::start(server.port);
         for write in [
             held.eval(&counting(), &["n"], &NO_ARGS).await.map(|_| ()),
-            guard
-                .eval(&counting(), &["n"], &NO_ARGS)
-                .once("1", MINUTE)
-                .await
-                .map(|_| ()),
+            count_once(&guard, "1").await.map(|_| ()),
         ] {
             let reason = LossReason::LeaseOver;
             assert_matches!(write, Err(Error::Lost { reason: found, .. }) if found == reason, "{kind}");
@@ -217,10 +227,7 @@ async fn a_hold_that_has_ended_here_sends_nothing() {
             .await;
         assert_matches!(write, Err(Error::InvalidDuration { .. }));
     }
-    let write = guard
-        .eval(&counting(), &["n"], &NO_ARGS)
-        .once("", MINUTE)
-        .await;
+    let write = count_once(&guard, "").await;
     assert_matches!(write, Err(Error::Misuse { .. }));
     let held = guard.handle();
     guard.unlock().await.expect("held");
@@ -246,10 +253,7 @@ async fn a_write_of_a_hold_that_has_ended_is_not_sent_again() {
             // It is sent by its hash, refused, and not polled when the answer comes.
             control.run(&["SCRIPT", "FLUSH"]);
             let write = held.eval(&counting(), &["n"], &NO_ARGS);
-            let mut write = match once {
-                false => futures_of(async move { write.await.map(|_| ()) }),
-                true => futures_of(async move { write.once("7", MINUTE).await.map(|_| ()) }),
-            };
+            let mut write = Box::pin(run(write, once));
             poll_once(&mut write).await;
             guard.unlock().await.expect("held");
             let next = lock.lock().await.expect("free");
@@ -280,7 +284,7 @@ async fn in_a_cluster_a_write_of_a_hold_that_has_ended_does_not_follow_the_slot(
         epochs_agree(&cluster).await;
         cluster.move_slot(slot(&tag), 0, 1);
         let write = held.eval(&counting(), &[&counter], &NO_ARGS);
-        let mut write = futures_of(async move { write.await.map(|_| ()) });
+        let mut write = Box::pin(run(write, false));
         poll_once(&mut write).await;
         guard.unlock().await.expect("held");
         let next = lock.lock().await.expect("free");
@@ -292,7 +296,7 @@ async fn in_a_cluster_a_write_of_a_hold_that_has_ended_does_not_follow_the_slot(
     client.close(Duration::ZERO).await;
 }
 
-async fn poll_once(future: &mut Boxed) {
+async fn poll_once(future: &mut std::pin::Pin<Box<impl Future>>) {
     let polled = std::future::poll_fn(|context| {
         std::task::Poll::Ready(future.as_mut().poll(context).is_ready())
     });
@@ -610,10 +614,7 @@ async fn a_script_that_fails_is_no_loss_and_is_not_sent_again() {
         for once in [false, true] {
             let script = script(&format!("redis.call('incr', KEYS[1]) {then}"));
             let write = guard.eval(&script, &["n"], &NO_ARGS);
-            let write = match once {
-                false => write.await.map(|_| ()),
-                true => write.once("1", MINUTE).await.map(|_| ()),
-            };
+            let write = run(write, once).await;
             let Err(error @ Error::ScriptFailed { .. }) = write else {
                 panic!("{then}: {write:?}")
             };
@@ -737,25 +738,16 @@ async fn with_an_id_it_is_sent_again_and_runs_once() {
                 "1",
                 "{what}: once in total"
             );
-            let again = guard
-                .eval(&script, &["n"], &["again"])
-                .once("7", MINUTE)
-                .await;
+            let again = count_once(&guard, "7").await;
             assert_eq!(again.expect("held"), Once::DoneBefore, "{what}");
             guard.unlock().await.expect("held");
             // So it is for a later holder, and the id is of this lock alone.
             let guard = pair.theirs.lock_of(kind, "a").lock().await.expect("free");
-            let again = guard
-                .eval(&script, &["n"], &["again"])
-                .once("7", MINUTE)
-                .await;
+            let again = count_once(&guard, "7").await;
             assert_eq!(again.expect("held"), Once::DoneBefore, "{what}");
             guard.unlock().await.expect("held");
             let guard = pair.theirs.lock_of(kind, "b").lock().await.expect("free");
-            let other = guard
-                .eval(&script, &["n"], &["again"])
-                .once("7", MINUTE)
-                .await;
+            let other = count_once(&guard, "7").await;
             assert_eq!(other.expect("held"), Once::Ran(Value::Int(2)), "{what}");
             guard.unlock().await.expect("held");
             pair.control.run(&["FLUSHDB"]);
@@ -782,8 +774,7 @@ async fn an_id_is_of_one_lock_whatever_both_look_like() {
         ] {
             let write = async |name: &str, id: &str| {
                 let guard = taken(&client.lock_of(kind, name)).await;
-                let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-                let once = write.once(id, MINUTE).await.expect("held");
+                let once = count_once(&guard, id).await.expect("held");
                 guard.unlock().await.expect("held");
                 once
             };
@@ -823,8 +814,7 @@ async fn a_refusal_does_not_say_that_an_earlier_copy_changed_nothing() {
         assert!(source.to_string().contains(&refusal[1..8]), "{source}");
         assert_eq!(pair.proxy.hit.load(Ordering::SeqCst), 2, "{refusal}");
         assert_eq!(pair.control.run(&["GET", "n"]), "1", "{refusal}");
-        let again = guard.eval(&counting(), &["n"], &NO_ARGS);
-        let again = again.once("7", MINUTE).await;
+        let again = count_once(&guard, "7").await;
         assert_eq!(again.expect("held"), Once::DoneBefore, "{refusal}");
         guard.unlock().await.expect("held");
         pair.control.run(&["FLUSHDB"]);
@@ -872,8 +862,7 @@ async fn a_script_that_finds_a_replica_has_its_connection_replaced() {
     assert_eq!(guard.state(), HoldState::Held);
     control.run(&["REPLICAOF", "NO", "ONE"]);
     // With an id, in case it is being replaced again.
-    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-    let write = write.once("7", MINUTE).await.expect("held");
+    let write = count_once(&guard, "7").await.expect("held");
     let ran = [Once::Ran(Value::Int(1)), Once::DoneBefore];
     assert!(ran.contains(&write), "{write:?}");
     assert_eq!(control.run(&["GET", "n"]), "1");
@@ -891,14 +880,12 @@ async fn a_server_without_its_replicas_fails_the_script_or_refuses_the_id() {
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     let failed = guard.eval(&counting(), &["n"], &NO_ARGS).await;
     assert_matches!(failed, Err(Error::ScriptFailed { .. }));
-    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-    let refused = write.once("7", MINUTE).await;
+    let refused = count_once(&guard, "7").await;
     let wanted = RefusedKind::NotEnoughReplicas;
     assert_matches!(refused, Err(Error::Refused { kind, .. }) if kind == wanted);
     assert_eq!(client.stats().reconnects_total, 0);
     control.run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-    let write = write.once("7", MINUTE).await;
+    let write = count_once(&guard, "7").await;
     assert_eq!(write.expect("held"), Once::Ran(Value::Int(1)), "once");
     guard.unlock().await.expect("held");
     control.run(&["FLUSHDB"]);
@@ -953,17 +940,10 @@ async fn a_lost_lock_comes_before_the_id() {
     for kind in KINDS {
         let lock = pair.ours.lock_of(kind, format!("{kind}"));
         let guard = lock.lock().await.expect("free");
-        let script = counting();
-        let write = guard
-            .eval(&script, &["n"], &NO_ARGS)
-            .once("7", MINUTE)
-            .await;
+        let write = count_once(&guard, "7").await;
         assert_matches!(write, Ok(Once::Ran(_)), "{kind}");
         pair.control.run(&["DEL", lock.name()]);
-        let write = guard
-            .eval(&script, &["n"], &NO_ARGS)
-            .once("7", MINUTE)
-            .await;
+        let write = count_once(&guard, "7").await;
         assert_matches!(write, Err(Error::Lost { .. }), "{kind}");
         drop(guard);
         // A copy has run, its answer is lost, and then the lock: what is known is that it ran.
@@ -1046,8 +1026,7 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
     let guard = lock.lock().await.expect("free");
     let write = guard.eval(&counting(), &["n"], &NO_ARGS);
     write.await.expect("held");
-    let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-    write.once("0", MINUTE).await.expect("held");
+    count_once(&guard, "0").await.expect("held");
     guard.unlock().await.expect("held");
     control.run(&["FLUSHDB"]);
     let mut ran = 0;
@@ -1055,10 +1034,7 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
         for once in [false, true] {
             let guard = lock.lock().await.expect("free");
             let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-            let mut write = match once {
-                false => futures_of(async move { write.await.map(|_| ()) }),
-                true => futures_of(async move { write.once("7", MINUTE).await.map(|_| ()) }),
-            };
+            let mut write = Box::pin(run(write, once));
             for _ in 0..polls {
                 let done = std::future::poll_fn(|context| {
                     std::task::Poll::Ready(write.as_mut().poll(context).is_ready())
@@ -1087,12 +1063,6 @@ async fn a_write_whose_future_is_dropped_runs_at_most_once() {
     }
     assert!(ran > 0, "some were sent");
     finish(server, [client]).await;
-}
-
-type Boxed = std::pin::Pin<Box<dyn Future<Output = Result<(), Error>>>>;
-
-fn futures_of(future: impl Future<Output = Result<(), Error>> + 'static) -> Boxed {
-    Box::pin(future)
 }
 
 /// A client whose user has all rights but these.
@@ -1136,10 +1106,7 @@ async fn a_missing_right_is_the_scripts_or_changes_nothing() {
             let all = ["ACL", "SETUSER", "u", "resetkeys"];
             control.run(&[&all, missing].concat());
             let write = guard.eval(&counting(), &["n"], &NO_ARGS);
-            let write = match once {
-                false => write.await.map(|_| ()),
-                true => write.once("7", MINUTE).await.map(|_| ()),
-            };
+            let write = run(write, once).await;
             let what = format!("{kind} without {missing:?}, once: {once}: {write:?}");
             match (&write, denied) {
                 (Err(Error::ScriptFailed { source, .. }), None) => {
