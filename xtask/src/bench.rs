@@ -6,39 +6,35 @@ use std::process::Command;
 use crate::java::{self, Java};
 use crate::{Problem, cargo, page, tools};
 
-const USAGE: &str =
-    "usage: cargo xtask bench [--quick | --smoke] [--only SCENARIO]... [--no-install]";
+#[derive(clap::Args)]
+pub struct Options {
+    /// Three short rounds in about four minutes; docs/ is not written
+    #[arg(long, conflicts_with = "smoke")]
+    quick: bool,
+    /// A moment of each, for its counts
+    #[arg(long)]
+    smoke: bool,
+    /// One scenario, or several; fair16 with readers16 writes their part of the page
+    #[arg(long, value_name = "SCENARIO")]
+    only: Vec<String>,
+}
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let is_known = |words: &[&str]| {
-        let mut rest = words;
-        loop {
-            rest = match rest {
-                [] => return true,
-                ["--quick" | "--smoke", rest @ ..] => rest,
-                ["--only", scenario, rest @ ..] if !scenario.starts_with("--") => rest,
-                _ => return false,
-            }
-        }
-    };
-    if !is_known(arguments)
-        || ["--quick", "--smoke"]
-            .iter()
-            .all(|form| arguments.contains(form))
-    {
-        return Err(Problem::to_do(USAGE));
-    }
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
     let java = java::find(install)?;
     java.build(java::newest())?;
-    let form = if arguments.contains(&"--smoke") {
+    let mut words = Vec::new();
+    words.extend(options.quick.then_some("--quick"));
+    words.extend(options.smoke.then_some("--smoke"));
+    words.extend(options.only.iter().flat_map(|name| ["--only", name]));
+    let form = if options.smoke {
         println!("building the benchmarks");
         Profile::Dev
     } else {
         println!("building the benchmarks, optimised (the first time takes some minutes)");
         Profile::Release
     };
-    let status = command(form, arguments, Some(&java), &server)?.status();
+    let status = command(form, &words, Some(&java), &server)?.status();
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),

@@ -5,7 +5,15 @@ use std::process::Command;
 use crate::tools;
 use crate::{Problem, cargo};
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Options {
+    /// What the program is given, which says what that is: --help
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub words: Vec<String>,
+}
+
+pub fn run(words: &[String], install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
     println!("building chaos (the first time takes a minute or two)");
     let built = cargo(&["build", "--quiet", "--package", "chaos"]).status();
@@ -13,7 +21,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         return Err(Problem::failed("chaos does not build"));
     }
     let status = Command::new(tools::built("chaos"))
-        .args(arguments)
+        .args(words)
         .env("REDIS_SERVER_BIN", server)
         .status();
     match status {

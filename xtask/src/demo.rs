@@ -7,38 +7,60 @@ use crate::Problem;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let with_java = arguments.contains(&"--with-java");
-    let svg = arguments.contains(&"--svg");
-    let rest: Vec<&str> = arguments
-        .iter()
-        .copied()
-        .filter(|word| !["--with-java", "--svg"].contains(word))
-        .collect();
-    if svg && (with_java || !rest.is_empty()) {
-        return Err(Problem::to_do(
-            "--svg shows all eight strategies: say it alone",
-        ));
-    }
-    if let ["--kinds", rest @ ..] | [rest @ .., "--kinds"] = arguments
-        && (rest.is_empty() || rest == ["--without-java"])
-    {
-        return of_kinds(rest.is_empty(), install);
-    }
-    let several = arguments
-        .iter()
-        .any(|word| ["--cluster", "--sentinel", "--kinds"].contains(word));
-    if several && arguments.len() > 1 {
-        return Err(Problem::to_do(
-            "--cluster, --sentinel and --kinds start servers of their own: say one of them alone, or --kinds with --without-java",
-        ));
+#[derive(clap::Args)]
+pub struct Options {
+    /// One of the eight ways
+    #[arg(long, value_name = "WAY")]
+    only: Option<String>,
+    /// Every other seller is a JVM with Redisson
+    #[arg(long)]
+    with_java: bool,
+    /// The result also as docs/demo.svg
+    #[arg(long, conflicts_with_all = ["only", "with_java"])]
+    svg: bool,
+    #[command(flatten)]
+    other: Other,
+    /// The kinds without JVMs
+    #[arg(long, requires = "kinds", conflicts_with = "with_java")]
+    without_java: bool,
+}
+
+/// A demo that starts servers of its own.
+#[derive(clap::Args)]
+#[group(multiple = false, conflicts_with_all = ["only", "with_java", "svg"])]
+struct Other {
+    /// The stock while a primary of a cluster is killed of whose lock no replica knows: what is sold without
+    /// sync_replicas, and with it
+    #[arg(long)]
+    cluster: bool,
+    /// The same behind Sentinel
+    #[arg(long)]
+    sentinel: bool,
+    /// The stock under a fenced lock, with guarded writes, and under a red lock
+    ///
+    /// What becomes of the late write of a stopped holder, and of a sale in which one of five servers is killed; owners of
+    /// a Rust and a JVM client get a fair lock in the order in which they came; readers of both see no half of a report
+    /// that is updated.
+    #[arg(long)]
+    kinds: bool,
+}
+
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
+    let other = &options.other;
+    if other.kinds {
+        return of_kinds(!options.without_java, install);
     }
     let server = tools::redis_server(install)?;
     let mut command = Command::new(build()?);
-    if several {
-        return ended(command.args(arguments).env("REDIS_SERVER_BIN", server));
+    if other.cluster || other.sentinel {
+        let word = if other.cluster {
+            "--cluster"
+        } else {
+            "--sentinel"
+        };
+        return ended(command.arg(word).env("REDIS_SERVER_BIN", server));
     }
-    if with_java {
+    if options.with_java {
         // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
         // with us.
         beside_java(&mut command, &java::find(install)?)?;
@@ -48,11 +70,14 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
         );
         command.args(["--only", "redisson-lock"]);
     }
-    if svg {
+    if let Some(way) = &options.only {
+        command.args(["--only", way]);
+    }
+    if options.svg {
         command.arg("--svg").arg(tools::root().join(PICTURE));
     }
     let server = Server::start(&server)?;
-    ended(command.args(["--url", &server.url]).args(rest))
+    ended(command.args(["--url", &server.url]))
 }
 
 fn of_kinds(with_java: bool, install: bool) -> Result<(), Problem> {

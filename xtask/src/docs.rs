@@ -18,12 +18,7 @@ const FOLDERS: [&str; 5] = [
     "crates/redisson-lock-test",
 ];
 
-const USAGE: &str = "usage: cargo xtask docs";
-
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do(USAGE));
-    }
+pub fn run() -> Result<(), Problem> {
     make()?;
     check()
 }

@@ -10,10 +10,7 @@ pub fn each() -> Result<(), Problem> {
 }
 
 /// Every two of them together.
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do("usage: cargo xtask features"));
-    }
+pub fn run() -> Result<(), Problem> {
     let mut pairs = 0;
     for (nth, one) in FEATURES.iter().enumerate() {
         for other in &FEATURES[nth + 1..] {

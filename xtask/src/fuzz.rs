@@ -9,13 +9,14 @@ use std::process::Command;
 
 use crate::{Problem, cargo, tools};
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    let usage = || Problem::to_do("usage: cargo xtask fuzz [--seconds N]");
-    let seconds = match arguments {
-        [] => SECONDS,
-        ["--seconds", seconds] => seconds.parse().map_err(|_| usage())?,
-        _ => return Err(usage()),
-    };
+#[derive(clap::Args)]
+pub struct Options {
+    /// For how long
+    #[arg(long, value_name = "N", default_value = "60")]
+    seconds: NonZeroU32,
+}
+
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     tools::system_package("c++", "g++", install)?;
     let tool = cargo_fuzz(install)?;
     let target = tools::target().join("fuzz");
@@ -43,7 +44,7 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
             "-timeout=10",
             "-print_final_stats=1",
         ])
-        .arg(format!("-max_total_time={seconds}"))
+        .arg(format!("-max_total_time={}", options.seconds))
         .arg(format!("-artifact_prefix={}/", found.display()))
         .current_dir(tools::root())
         .status();
@@ -90,7 +91,5 @@ fn cargo_fuzz(install: bool) -> Result<PathBuf, Problem> {
         _ => Err(Problem::failed("cargo-fuzz does not install")),
     }
 }
-
-const SECONDS: NonZeroU32 = NonZeroU32::MIN.saturating_add(59);
 
 const VERSION: &str = "0.13.2";

@@ -9,11 +9,6 @@ use std::time::Instant;
 use crate::java::{self, Java};
 use crate::{Problem, mutants, page, peers, tools};
 
-const USAGE: &str = "usage: cargo xtask interop [--topology one|cluster|sentinel] [--redisson VERSION]... [--server NAME]... [--all] [--no-install]\n       cargo xtask interop --peers [--server NAME]... [--all] [--no-install]";
-
-/// Which servers the scenarios are played on.
-const TOPOLOGIES: [&str; 3] = ["one", "cluster", "sentinel"];
-
 /// The servers of the full matrix, and where the binaries of the others come from.
 const SERVERS: [(&str, Source); 5] = [
     ("Redis 7.0", Source::System),
@@ -63,72 +58,47 @@ enum Source {
     },
 }
 
-/// What is played.
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    /// Of Redisson, or the peers of string locks.
-    versions: Vec<&'static str>,
-    servers: Vec<&'static str>,
-    topology: &'static str,
-    of_strings: bool,
-    /// Every server, and the page is written.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Which servers the scenarios are played on
+    #[arg(long, default_value = "one", value_parser = ["one", "cluster", "sentinel"])]
+    topology: String,
+    /// These versions, instead of one of every era of the protocol
+    #[arg(long = "redisson", value_name = "VERSION", value_parser = java::VERSIONS)]
+    versions: Vec<String>,
+    /// These servers, instead of the one that the tests use
+    #[arg(long = "server", value_name = "NAME", value_parser = SERVERS.map(|(name, _)| name))]
+    servers: Vec<String>,
+    /// Every server, and the page is written
+    #[arg(long)]
     all: bool,
+    /// String locks with redis-py, redsync, and the commands that Spring sends, instead of JVMs
+    #[arg(long, conflicts_with_all = ["topology", "versions"])]
+    peers: bool,
+    /// Whether planted bugs are found
+    #[arg(long, exclusive = true)]
+    planted: bool,
 }
 
-impl Options {
-    fn parse(arguments: &[&str]) -> Result<Self, Problem> {
-        let of_strings = arguments.first() == Some(&"--peers");
-        let (mut versions, mut servers, mut all) = (Vec::new(), Vec::new(), false);
-        let mut topology = TOPOLOGIES[0];
-        let mut words = arguments.iter().skip(usize::from(of_strings));
-        while let Some(&word) = words.next() {
-            if word == "--all" {
-                all = true;
-                continue;
-            }
-            match (word, words.next()) {
-                ("--topology", Some(&word)) if !of_strings => {
-                    topology = known(word, &TOPOLOGIES)?;
-                }
-                ("--redisson", Some(&version)) if !of_strings => {
-                    versions.push(known(version, &java::VERSIONS)?);
-                }
-                ("--server", Some(&server)) => {
-                    servers.push(known(server, &SERVERS.map(|(name, _)| name))?);
-                }
-                _ => return Err(Problem::to_do(USAGE)),
-            }
-        }
-        if of_strings {
-            versions = peers::PEERS.to_vec();
-        } else if versions.is_empty() {
-            versions = java::VERSIONS.to_vec();
-        }
-        if servers.is_empty() {
-            let count = if all { SERVERS.len() } else { 1 };
-            servers = SERVERS.map(|(name, _)| name)[..count].to_vec();
-        }
-        Ok(Self {
-            versions,
-            servers,
-            topology,
-            of_strings,
-            all,
-        })
+/// Those that are named, or all.
+fn chosen<'a>(named: &'a [String], all: &[&'a str]) -> Vec<&'a str> {
+    if named.is_empty() {
+        return all.to_vec();
     }
+    named.iter().map(String::as_str).collect()
 }
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    if arguments == ["--planted"] {
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
+    if options.planted {
         return mutants::run_with_java(&java::find(install)?, &tools::redis_server(install)?);
     }
-    let Options {
-        versions,
-        servers,
-        topology,
-        of_strings,
-        all,
-    } = Options::parse(arguments)?;
+    let (topology, all, of_strings) = (options.topology.as_str(), options.all, options.peers);
+    let versions = match of_strings {
+        true => peers::PEERS.to_vec(),
+        false => chosen(&options.versions, &java::VERSIONS),
+    };
+    let count = if all { SERVERS.len() } else { 1 };
+    let servers = chosen(&options.servers, &SERVERS.map(|(name, _)| name)[..count]);
     let java = match of_strings {
         true => peers::prepare(install).map(|()| None)?,
         false => Some(java::find(install)?),
@@ -168,13 +138,6 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     } else {
         Err(Problem::failed("not everything passed"))
     }
-}
-
-fn known<'a>(given: &str, known: &[&'a str]) -> Result<&'a str, Problem> {
-    let found = known.iter().find(|name| **name == given);
-    found
-        .copied()
-        .ok_or_else(|| Problem::to_do(format!("{given} is none of {}", known.join(", "))))
 }
 
 /// What passed of what was planned, for one version on one server.
@@ -412,25 +375,6 @@ mod tests {
         );
         assert_eq!(cell(text, "4.7.0"), None);
         assert_eq!(cell(text, "3.20.0"), None);
-    }
-
-    #[test]
-    fn peers_of_string_locks_are_played_instead_of_redisson() {
-        let peers = Options::parse(&["--peers", "--server", "Redis 8.2"]).expect("known");
-        assert_eq!(peers.versions, peers::PEERS);
-        assert_eq!((peers.servers, peers.topology), (vec!["Redis 8.2"], "one"));
-        let all = Options::parse(&["--peers", "--all"]).expect("known");
-        assert!(all.of_strings && all.all && all.servers.len() == SERVERS.len());
-        let java = Options::parse(&["--redisson", "3.6.5"]).expect("known");
-        assert_eq!((java.versions, java.of_strings), (vec!["3.6.5"], false));
-        for wrong in [
-            &["--peers", "--redisson", "3.6.5"][..],
-            &["--peers", "--topology", "cluster"],
-            &["--all", "--peers"],
-            &["--server"],
-        ] {
-            assert_eq!(Options::parse(wrong).expect_err("refused").status, 2);
-        }
     }
 
     #[test]

@@ -7,10 +7,7 @@ use proc_macro2::{Delimiter, Group, LexError, LineColumn, Span, TokenStream, Tok
 
 use crate::{Problem, tools};
 
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do("usage: cargo xtask lines"));
-    }
+pub fn run() -> Result<(), Problem> {
     let mut scans = BTreeMap::new();
     for file in tools::files()? {
         if file.extension().is_none_or(|extension| extension != "rs") {

@@ -8,10 +8,7 @@ use std::fs;
 
 use crate::{Problem, cargo, tools};
 
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do("usage: cargo xtask msrv"));
-    }
+pub fn run() -> Result<(), Problem> {
     let declared = version(env!("CARGO_PKG_RUST_VERSION"));
     let metadata = fresh_metadata()?;
     let mut asked = rust_versions(&metadata);

@@ -24,33 +24,41 @@ pub const FEW: [&str; 3] = [
     "dropped-acquire-is-not-undone",
 ];
 
+#[derive(clap::Args)]
+pub struct Options {
+    /// Those of these names, instead of all
+    names: Vec<String>,
+    /// Only see whether they can be planted
+    #[arg(long, exclusive = true)]
+    check: bool,
+    /// Only see whether the library builds with each
+    #[arg(long, exclusive = true)]
+    build: bool,
+}
+
 /// Plants the bugs that are named, or all; their rows are written as soon as they are known.
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     let mut bugs = bug::all()?;
-    if arguments == ["--check"] {
+    if options.check {
         bugs.iter()
             .try_for_each(|bug| bug.planted(&tools::root()).map(|_| ()))?;
         println!("{} bugs can be planted", bugs.len());
         return Ok(());
     }
-    if arguments == ["--build"] {
+    if options.build {
         return build_each(&bugs);
     }
     let all_finders: Finders = bugs
         .iter()
         .map(|bug| (bug.name.clone(), bug.finders()))
         .collect();
-    if !arguments.is_empty() {
-        if let Some(unknown) = arguments
-            .iter()
-            .find(|&&name| !all_finders.contains_key(name))
-        {
-            return Err(Problem::to_do(format!(
-                "there is no {FOLDER}/{unknown}.txt"
-            )));
-        }
-        bugs.retain(|bug| arguments.contains(&bug.name.as_str()));
+    let names = &options.names;
+    if let Some(unknown) = names.iter().find(|name| !all_finders.contains_key(*name)) {
+        return Err(Problem::to_do(format!(
+            "there is no {FOLDER}/{unknown}.txt"
+        )));
     }
+    bugs.retain(|bug| names.is_empty() || names.contains(&bug.name));
     let finders = bugs.iter().flat_map(|bug| &bug.found_by).collect();
     plant(&bugs, &finders, install, |row| {
         record::record(row, &all_finders)

@@ -10,10 +10,7 @@ use std::process::{Command, Stdio};
 use crate::tools::{self, Server};
 use crate::{Problem, cargo};
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    if !arguments.is_empty() {
-        return Err(Problem::to_do("usage: cargo xtask pair"));
-    }
+pub fn run(install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
     tools::system_package("valgrind", "valgrind", install)?;
     for release in [false, true] {

@@ -1,22 +1,49 @@
 //! `cargo xtask sim`: the simulator, for as many schedules as wanted, or for one of them.
 
+#[cfg(test)]
+use crate::tools;
 use crate::{Problem, cargo};
 
-const USAGE: &str = "usage: cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|read-write|multi] [--first SEED] [--seeds N | --seconds T]\n       \
-                     cargo xtask sim [--topology cluster | --kind spin|fenced|string|fair|read-write|multi] --seed SEED";
+#[derive(clap::Args)]
+pub struct Options {
+    /// A cluster instead of one server
+    #[arg(long, value_parser = ["cluster"])]
+    topology: Option<String>,
+    /// With locks of this kind; multi: with callers that take several
+    #[arg(long, value_parser = ["spin", "fenced", "string", "fair", "read-write", "multi"])]
+    kind: Option<String>,
+    /// From this seed on
+    #[arg(long)]
+    first: Option<u64>,
+    /// How many; under a minute on two cores, in a cluster under two
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    seeds: u64,
+    /// As many as this time allows
+    #[arg(long, value_name = "T", conflicts_with = "seeds")]
+    seconds: Option<u64>,
+    /// One of them again, with its history
+    #[arg(long, conflicts_with_all = ["first", "seeds", "seconds"])]
+    seed: Option<u64>,
+}
 
-/// Under a minute on two cores; in a cluster under two.
-const SEEDS: &str = "10000";
-
-pub fn run(arguments: &[&str]) -> Result<(), Problem> {
-    let (test, variables) = parse(arguments)?;
+pub fn run(options: &Options) -> Result<(), Problem> {
+    let test = options.test()?;
+    let numbers = [
+        ("SIM_FIRST", options.first),
+        ("SIM_SEED", options.seed),
+        ("SIM_SECONDS", options.seconds),
+        ("SIM_SEEDS", Some(options.seeds)),
+    ];
     let mut command = cargo(&["test", "--quiet"]);
     command
         .args(BUILD)
-        .args([test, "--", "--exact", "--nocapture"])
+        .args([&test, "--", "--exact", "--nocapture"])
         .env("RUST_BACKTRACE", "0")
-        .env("SIM_SEEDS", SEEDS)
-        .envs(variables);
+        .envs(
+            numbers
+                .into_iter()
+                .filter_map(|(name, number)| Some((name, number?.to_string()))),
+        );
     match command.status() {
         Ok(status) if status.success() => Ok(()),
         Ok(_) => Err(Problem::failed(
@@ -26,63 +53,28 @@ pub fn run(arguments: &[&str]) -> Result<(), Problem> {
     }
 }
 
-/// The test to run, and its variables.
-type Run<'a> = (&'static str, Vec<(&'static str, &'a str)>);
-
-fn parse<'a>(arguments: &[&'a str]) -> Result<Run<'a>, Problem> {
-    let (mut test, mut variables) = (TEST, Vec::new());
-    for pair in arguments.chunks(2) {
-        let (name, number) = match *pair {
-            ["--first", number] => ("SIM_FIRST", number),
-            ["--seeds", number] => ("SIM_SEEDS", number),
-            ["--seed", number] => ("SIM_SEED", number),
-            ["--seconds", number] => ("SIM_SECONDS", number),
-            ["--topology", "cluster"] => {
-                test = match test {
-                    OF_MULTI_LOCKS => OF_MULTI_LOCKS_IN_CLUSTER,
-                    OF_READ_WRITE_LOCKS => OF_READ_WRITE_LOCKS_IN_CLUSTER,
-                    _ => IN_CLUSTER,
-                };
-                continue;
-            }
-            ["--kind", "spin"] => {
-                test = OF_SPIN_LOCKS;
-                continue;
-            }
-            ["--kind", "fenced"] => {
-                test = OF_FENCED_LOCKS;
-                continue;
-            }
-            ["--kind", "fair"] => {
-                test = OF_FAIR_LOCKS;
-                continue;
-            }
-            ["--kind", "read-write"] => {
-                test = match test {
-                    IN_CLUSTER => OF_READ_WRITE_LOCKS_IN_CLUSTER,
-                    _ => OF_READ_WRITE_LOCKS,
-                };
-                continue;
-            }
-            ["--kind", "string"] => {
-                test = OF_STRING_LOCKS;
-                continue;
-            }
-            ["--kind", "multi"] => {
-                test = match test {
-                    IN_CLUSTER => OF_MULTI_LOCKS_IN_CLUSTER,
-                    _ => OF_MULTI_LOCKS,
-                };
-                continue;
-            }
-            _ => return Err(Problem::to_do(USAGE)),
+impl Options {
+    /// The test to run.
+    fn test(&self) -> Result<String, Problem> {
+        let kind = self.kind.as_deref();
+        let of = match kind {
+            None => String::new(),
+            Some("multi") => "_with_several_locks".to_owned(),
+            Some(kind) => format!("_of_{}_locks", kind.replace('-', "_")),
         };
-        if number.parse::<u64>().is_err() {
-            return Err(Problem::to_do(format!("{number} is not a number\n{USAGE}")));
-        }
-        variables.push((name, number));
+        let place = match (&self.topology, kind) {
+            (None, _) => "",
+            (Some(_), None | Some("multi" | "read-write")) => "_in_a_cluster",
+            (Some(_), Some(kind)) => {
+                return Err(Problem::to_do(format!(
+                    "{kind} locks have no schedules in a cluster"
+                )));
+            }
+        };
+        Ok(format!(
+            "schedules::every_schedule{of}{place}_keeps_the_promises"
+        ))
     }
-    Ok((test, variables))
 }
 
 /// What is built: the simulator, with a profile of its own.
@@ -90,24 +82,6 @@ pub const BUILD: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", 
 
 /// The test that runs the schedules.
 pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
-
-/// The same in a cluster whose slots move.
-const IN_CLUSTER: &str = "schedules::every_schedule_in_a_cluster_keeps_the_promises";
-
-/// The same with locks of another kind.
-const OF_SPIN_LOCKS: &str = "schedules::every_schedule_of_spin_locks_keeps_the_promises";
-const OF_FENCED_LOCKS: &str = "schedules::every_schedule_of_fenced_locks_keeps_the_promises";
-const OF_FAIR_LOCKS: &str = "schedules::every_schedule_of_fair_locks_keeps_the_promises";
-const OF_READ_WRITE_LOCKS: &str =
-    "schedules::every_schedule_of_read_write_locks_keeps_the_promises";
-const OF_READ_WRITE_LOCKS_IN_CLUSTER: &str =
-    "schedules::every_schedule_of_read_write_locks_in_a_cluster_keeps_the_promises";
-const OF_STRING_LOCKS: &str = "schedules::every_schedule_of_string_locks_keeps_the_promises";
-
-/// The same with locks of several kinds, of which some callers take two or three as one.
-const OF_MULTI_LOCKS: &str = "schedules::every_schedule_with_several_locks_keeps_the_promises";
-const OF_MULTI_LOCKS_IN_CLUSTER: &str =
-    "schedules::every_schedule_with_several_locks_in_a_cluster_keeps_the_promises";
 
 /// The explorer of the core, with the same profile.
 pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];
@@ -134,24 +108,26 @@ pub const ALL: [&str; 12] = [
     "waiters",
 ];
 
-const EXPLORE_USAGE: &str = "usage: cargo xtask explore [--deep] [--browse WORLD]";
+#[derive(clap::Args)]
+pub struct Explore {
+    /// The larger worlds
+    #[arg(long)]
+    deep: bool,
+    /// One of them, step by step, at http://127.0.0.1:3000
+    #[arg(long, value_name = "WORLD", conflicts_with = "deep")]
+    browse: Option<String>,
+}
 
 /// `cargo xtask explore`: every small world to its end; the larger ones; one of them in a browser.
-pub fn explore(arguments: &[&str]) -> Result<(), Problem> {
-    let mut command = match *arguments {
-        [] => cargo(&["test", "--quiet"]),
-        ["--deep"] => cargo(&["test", "--quiet"]),
-        ["--browse", world] => {
-            let mut command = cargo(&["run", "--quiet", "--profile", "sim", "--package", "sim"]);
-            command.args(["--bin", "explore", "--", world]);
-            command
-        }
-        _ => return Err(Problem::to_do(EXPLORE_USAGE)),
-    };
-    if !matches!(arguments, ["--browse", _]) {
+pub fn explore(options: &Explore) -> Result<(), Problem> {
+    let mut command;
+    if let Some(world) = &options.browse {
+        command = cargo(&["run", "--quiet", "--profile", "sim", "--package", "sim"]);
+        command.args(["--bin", "explore", "--", world]);
+    } else {
+        command = cargo(&["test", "--quiet"]);
         command.args(EXPLORER).args(["--", "--nocapture"]);
-        let deep = arguments == ["--deep"];
-        command.args(if deep { &["--ignored"][..] } else { &[] });
+        command.args(options.deep.then_some("--ignored"));
     }
     match command.status() {
         Ok(status) if status.success() => Ok(()),
@@ -166,23 +142,28 @@ pub fn explore(arguments: &[&str]) -> Result<(), Problem> {
 mod tests {
     use super::*;
 
+    /// A name that is none would run no test, and pass.
     #[test]
-    fn seeds_are_counted_from_the_first() {
-        let (test, variables) = parse(&["--first", "7000000", "--seeds", "5"]).expect("numbers");
-        assert_eq!(test, TEST);
-        assert_eq!(variables, [("SIM_FIRST", "7000000"), ("SIM_SEEDS", "5")]);
-        let (test, variables) = parse(&["--seconds", "9", "--topology", "cluster"]).expect("known");
-        assert_eq!(
-            (test, &variables[..]),
-            (IN_CLUSTER, &[("SIM_SECONDS", "9")][..])
-        );
-        for wrong in [
-            &["--first"][..],
-            &["--first", "x"],
-            &["--first", "-1"],
-            &["--from", "1"],
-        ] {
-            assert_eq!(parse(wrong).expect_err("refused").status, 2, "{wrong:?}");
+    fn every_name_is_that_of_a_test_of_the_simulator() {
+        let schedules = tools::root().join("crates/sim/tests/sim/schedules.rs");
+        let text = std::fs::read_to_string(schedules).expect("it is there");
+        let kinds = ["spin", "fenced", "string", "fair", "read-write", "multi"].map(Some);
+        for kind in kinds.into_iter().chain([None]) {
+            for topology in [None, Some("cluster")] {
+                let [kind, topology] = [kind, topology].map(|word| word.map(str::to_owned));
+                let options = Options {
+                    topology,
+                    kind,
+                    first: None,
+                    seeds: 1,
+                    seconds: None,
+                    seed: None,
+                };
+                if let Ok(test) = options.test() {
+                    let name = test.trim_start_matches("schedules::");
+                    assert!(text.contains(&format!("fn {name}(")), "{name}");
+                }
+            }
         }
     }
 }

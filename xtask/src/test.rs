@@ -18,63 +18,40 @@ use self::report::{Report, Tested, Tier};
 use crate::java::{self, Java};
 use crate::{Problem, cargo, interop, peers, tools};
 
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    tiers: &'static [Tier],
+#[derive(clap::Args)]
+pub struct Options {
+    /// What can be known within a minute: formatting, lints, unit tests, the explorer, 300 schedules
+    #[arg(long, exclusive = true)]
+    quick: bool,
+    /// Both tiers: also the library alone, the package, the kit, the examples, six Redissons, planted bugs, the
+    /// benchmarks and the demo
+    #[arg(long, conflicts_with = "rest")]
+    all: bool,
+    /// Only what --all adds
+    #[arg(long)]
+    rest: bool,
+    /// 10,000 locks are held for a minute instead of 12 s; runs both tiers
+    #[arg(long)]
     long: bool,
-    with_java: bool,
-    /// How many busy loops run beside the tests.
-    busy: usize,
-    /// Whether the page with the times is written.
+    /// The tests run beside this many busy loops, at most 64
+    #[arg(long, value_name = "LOOPS", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=64))]
+    busy: u8,
+    /// What is left out
+    #[arg(long, value_parser = ["java"])]
+    without: Option<String>,
+    /// Writes docs/test-times.md when everything has passed
+    #[arg(long)]
     record: bool,
 }
 
 impl Options {
-    fn parse(arguments: &[&str]) -> Result<Self, Problem> {
-        let mut options = Self {
-            tiers: &[Tier::First],
-            long: false,
-            with_java: true,
-            busy: 0,
-            record: false,
-        };
-        let mut rest = arguments;
-        while !rest.is_empty() {
-            rest = match rest {
-                ["--all", rest @ ..] => {
-                    options.tiers = &[Tier::First, Tier::Rest];
-                    rest
-                }
-                ["--rest", rest @ ..] => {
-                    options.tiers = &[Tier::Rest];
-                    rest
-                }
-                ["--long", rest @ ..] => {
-                    options.long = true;
-                    rest
-                }
-                ["--record", rest @ ..] => {
-                    options.record = true;
-                    rest
-                }
-                ["--without", "java", rest @ ..] => {
-                    options.with_java = false;
-                    rest
-                }
-                ["--busy", loops, rest @ ..]
-                    if loops.parse().is_ok_and(|loops: usize| loops <= BUSY_MAX) =>
-                {
-                    options.busy = loops.parse().unwrap_or(0);
-                    rest
-                }
-                _ => return Err(Problem::to_do(USAGE)),
-            };
+    fn tiers(&self) -> &'static [Tier] {
+        match self {
+            Self { rest: true, .. } => &[Tier::Rest],
+            // Only the second tier holds locks for a minute.
+            Self { all, long, .. } if *all || *long => &[Tier::First, Tier::Rest],
+            _ => &[Tier::First],
         }
-        // Only the second tier holds locks for a minute.
-        if options.long && options.tiers == [Tier::First] {
-            options.tiers = &[Tier::First, Tier::Rest];
-        }
-        Ok(options)
     }
 }
 
@@ -88,28 +65,28 @@ struct Machine {
     install: bool,
 }
 
-pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
-    if arguments == ["--quick"] {
+pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
+    if options.quick {
         return quick::run();
     }
-    let options = Options::parse(arguments)?;
+    let with_java = options.without.is_none();
     let machine = Machine {
         server: tools::redis_server(install)?,
-        java: options.with_java.then(|| java::find(install)).transpose()?,
-        busy: options.busy,
+        java: with_java.then(|| java::find(install)).transpose()?,
+        busy: options.busy.into(),
         install,
     };
     println!("testing with {}\n", machine.server.display());
     let start = Instant::now();
     let mut report = Report::default();
-    for tier in options.tiers {
+    for tier in options.tiers() {
         report.run(*tier, |report| match tier {
             Tier::First => report.first(&machine),
             Tier::Rest => report.rest(&machine, options.long),
         });
     }
     let mut remarks = String::new();
-    if !options.with_java {
+    if !with_java {
         remarks += "; the tests with Java were left out";
     }
     if options.busy > 0 {
@@ -122,14 +99,8 @@ pub fn run(arguments: &[&str], install: bool) -> Result<(), Problem> {
     Ok(())
 }
 
-const USAGE: &str = "usage: cargo xtask test [--all | --rest] [--long] [--busy LOOPS] [--without java] [--record] [--no-install]\n       \
-                     cargo xtask test --quick";
-
 /// The arguments that turn warnings of clippy into errors.
 pub const DENY: [&str; 4] = ["--quiet", "--", "-D", "warnings"];
-
-/// A larger number is a typo.
-const BUSY_MAX: usize = 64;
 
 /// The lints of everything, with every feature.
 fn lints() -> Command {
@@ -208,39 +179,6 @@ impl Report {
         tested.sort_by_key(|(nth, ..)| *nth);
         for (_, name, Tested(took, passed, failed)) in tested {
             self.counted(name, took, passed, failed);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_tier_is_the_default_and_a_long_run_needs_both() {
-        let tiers = |words: &[&str]| Options::parse(words).expect("known").tiers;
-        assert_eq!(tiers(&[]), [Tier::First]);
-        assert_eq!(tiers(&["--busy", "2", "--record"]), [Tier::First]);
-        assert_eq!(tiers(&["--all"]), [Tier::First, Tier::Rest]);
-        assert_eq!(tiers(&["--rest", "--long"]), [Tier::Rest]);
-        assert_eq!(tiers(&["--long"]), [Tier::First, Tier::Rest]);
-    }
-
-    #[test]
-    fn options_are_read_and_others_are_refused() {
-        let words = ["--long", "--busy", "2", "--without", "java", "--record"];
-        assert_eq!(
-            Options::parse(&words).expect("known"),
-            Options {
-                tiers: &[Tier::First, Tier::Rest],
-                long: true,
-                with_java: false,
-                busy: 2,
-                record: true,
-            }
-        );
-        for wrong in [&["--busy"][..], &["--busy", "65"], &["--without", "redis"]] {
-            assert_eq!(Options::parse(wrong).expect_err("refused").status, 2);
         }
     }
 }

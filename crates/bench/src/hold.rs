@@ -100,7 +100,7 @@ impl System for Ours {
                 self.0.time.as_millis() as usize,
             ];
             let output = Command::new(own)
-                .arg(CHILD)
+                .arg("hold-locks")
                 .args(numbers.map(|number| number.to_string()))
                 .stderr(Stdio::inherit())
                 .output()
@@ -134,9 +134,6 @@ impl System for Ours {
         Duration::ZERO
     }
 }
-
-/// The word that makes this program hold locks and do nothing else.
-pub const CHILD: &str = "hold-locks";
 
 /// Holds locks, prints what that took as JSON, and gives them back.
 pub async fn child(port: u16, plan: Plan) {

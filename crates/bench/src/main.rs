@@ -34,40 +34,49 @@ mod targets;
 mod workers;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
 
 use self::context::{Context, Form};
 use self::hold::Plan;
 use self::results::Outcome;
 use self::scenario::{OWN_PART, SCENARIOS, Scenario};
 
-const USAGE: &str = "usage: bench [--quick | --smoke] [--only SCENARIO]...";
-
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask bench", args_conflicts_with_subcommands = true)]
 struct Options {
-    form: Form,
+    /// Three short rounds
+    #[arg(long, conflicts_with = "smoke")]
+    quick: bool,
+    /// A moment of each, for its counts
+    #[arg(long)]
+    smoke: bool,
+    /// One scenario, or several
+    #[arg(long, value_name = "SCENARIO", value_parser = SCENARIOS.map(|scenario| scenario.name))]
     only: Vec<String>,
+    #[command(subcommand)]
+    child: Option<Child>,
+}
+
+/// What this program does in a process of its own.
+#[derive(Subcommand)]
+enum Child {
+    #[command(hide = true)]
+    HoldLocks {
+        port: u16,
+        first: usize,
+        count: usize,
+        millis: u64,
+    },
 }
 
 impl Options {
-    fn parse(words: &[String]) -> Result<Self, String> {
-        let (mut form, mut only) = (Form::Full, Vec::new());
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            match (word.as_str(), words.as_slice().first()) {
-                ("--quick", _) => form = Form::Quick,
-                ("--smoke", _) => form = Form::Smoke,
-                ("--only", Some(name)) => {
-                    only.push(name.clone());
-                    words.next();
-                }
-                _ => return Err(USAGE.to_owned()),
-            }
-        }
-        let names: Vec<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-        match only.iter().find(|name| !names.contains(&name.as_str())) {
-            Some(name) => Err(format!("{name} is none of {}", names.join(", "))),
-            None => Ok(Self { form, only }),
+    fn form(&self) -> Form {
+        match self {
+            Self { quick: true, .. } => Form::Quick,
+            Self { smoke: true, .. } => Form::Smoke,
+            _ => Form::Full,
         }
     }
 
@@ -79,30 +88,19 @@ impl Options {
     }
 }
 
-fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    if words.first().is_some_and(|word| word == hold::CHILD) {
-        let numbers: Vec<usize> = words[1..]
-            .iter()
-            .filter_map(|word| word.parse().ok())
-            .collect();
-        let [port, first, count, millis] = numbers[..] else {
-            eprintln!("{USAGE}");
-            return ExitCode::from(2);
-        };
-        let time = Duration::from_millis(millis as u64);
-        runtime(hold::child(port as u16, Plan { first, count, time }));
-        return ExitCode::SUCCESS;
-    }
-    match Options::parse(&words) {
-        Ok(options) => {
-            runtime(run(options));
-            ExitCode::SUCCESS
-        }
-        Err(problem) => {
-            eprintln!("{problem}");
-            ExitCode::from(2)
-        }
+fn main() {
+    let options = Options::parse();
+    if let Some(Child::HoldLocks {
+        port,
+        first,
+        count,
+        millis,
+    }) = options.child
+    {
+        let time = Duration::from_millis(millis);
+        runtime(hold::child(port, Plan { first, count, time }));
+    } else {
+        runtime(run(options));
     }
 }
 
@@ -124,7 +122,8 @@ fn runtime(work: impl Future<Output = ()> + Send + 'static) {
 async fn run(options: Options) {
     let begin = Instant::now();
     let java = std::env::var_os("BENCH_JAVA").map(PathBuf::from);
-    let context = Context::start(options.form, java);
+    let form = options.form();
+    let context = Context::start(form, java);
     if !context.with_java() {
         println!("without Redisson: `cargo xtask bench` builds its side and runs this program");
     }
@@ -132,7 +131,7 @@ async fn run(options: Options) {
     for scenario in options.scenarios() {
         let start = Instant::now();
         // Nothing waits for ever, whatever is broken.
-        let limit = Duration::from_secs(60 * options.form.pick(30, 5, 5));
+        let limit = Duration::from_secs(60 * form.pick(30, 5, 5));
         let outcome = tokio::time::timeout(limit, scenarios::play(scenario, &context)).await;
         let outcome =
             outcome.unwrap_or_else(|_| panic!("{} is not over after {limit:?}", scenario.name));
@@ -142,11 +141,11 @@ async fn run(options: Options) {
         }
         let seconds = start.elapsed().as_secs_f64();
         // In short there is less of it than the text says.
-        let text = options.form.pick(scenario.text, scenario.text, "");
+        let text = form.pick(scenario.text, scenario.text, "");
         println!("{:<10} {seconds:>6.1} s  {text}", scenario.name);
         outcomes.push(outcome);
     }
-    let is_whole = options.form == Form::Full && options.only.is_empty();
+    let is_whole = form == Form::Full && options.only.is_empty();
     let sweeps = if is_whole {
         sweeps::all(&context).await
     } else {
@@ -154,14 +153,14 @@ async fn run(options: Options) {
     };
     let seconds = begin.elapsed().as_secs();
     let run = format!("{}, {seconds} s", page::when_and_where(&context));
-    if options.form == Form::Smoke {
+    if form == Form::Smoke {
         // A moment says nothing about time.
         println!("{} scenarios, every count right; {run}", outcomes.len());
         return;
     }
     println!("\n{}", results::table(&outcomes));
     println!("{}", targets::table(&outcomes));
-    page::write_json(&outcomes, &sweeps, options.form, &run);
+    page::write_json(&outcomes, &sweeps, form, &run);
     let lost: f64 = outcomes.iter().map(Outcome::lost).sum();
     assert_eq!(lost, 0.0, "locks were lost: docs/ is not written");
     let played = |name: &&str| {
@@ -171,47 +170,17 @@ async fn run(options: Options) {
     };
     if is_whole {
         page::write(&outcomes, &sweeps, &run);
-    } else if options.form == Form::Full
+    } else if form == Form::Full
         && context.with_java()
         && outcomes.len() == OWN_PART.len()
         && OWN_PART.iter().all(played)
     {
         page::write_kinds(&outcomes, &run);
-    } else if options.form == Form::Quick {
+    } else if form == Form::Quick {
         println!(
             "quick: three short rounds, no sweeps; a first impression, and docs/ is not written"
         );
     } else {
         println!("some scenarios only: docs/ is not written");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(words: &[&str]) -> Result<Options, String> {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        Options::parse(&words)
-    }
-
-    #[test]
-    fn a_scenario_is_chosen_by_its_name_and_an_unknown_one_names_all() {
-        let options = parse(&["--quick", "--only", "solo", "--only", "handoff"]).expect("known");
-        let names: Vec<&str> = options.scenarios().map(|scenario| scenario.name).collect();
-        assert_eq!(
-            (options.form, names),
-            (Form::Quick, vec!["solo", "handoff"])
-        );
-        let problem = parse(&["--only", "nothing"]).err().expect("unknown");
-        assert!(problem.contains("nothing is none of solo, spread64"));
-        assert!(parse(&["--only"]).is_err() && parse(&["fast"]).is_err());
-    }
-
-    #[test]
-    fn without_a_choice_all_are_played_in_full() {
-        let options = parse(&[]).expect("right");
-        assert_eq!(options.form, Form::Full);
-        assert_eq!(options.scenarios().count(), SCENARIOS.len());
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt::{Debug, Write as _};
 use std::fs::File;
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -11,8 +12,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Writes what the clients report from here on.
-pub fn write_to(path: &str, start: Instant) -> Result<(), String> {
-    let file = File::create(path).map_err(|error| format!("{path}: {error}"))?;
+pub fn write_to(path: &Path, start: Instant) -> Result<(), String> {
+    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let written = Written {
         file: Mutex::new(file),
         start,

@@ -26,10 +26,13 @@ mod sentinel;
 mod watch;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
 
 use faults::{Schedule, Servers};
 use load::{Judge, Load, Plan};
@@ -37,54 +40,32 @@ use oracle::{Judged, Needed, Oracle, Terms};
 use run::Run;
 use test_support::ms;
 
-const USAGE: &str =
-    "usage: cargo xtask chaos --topology cluster|sentinel [--seconds N] [--seed S] [--log FILE]";
-
-#[derive(Debug)]
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask chaos")]
 struct Options {
-    is_cluster: bool,
+    /// Which servers
+    #[arg(long)]
+    topology: Topology,
+    /// For how long
+    #[arg(long, value_name = "N", default_value_t = 60)]
     seconds: u64,
+    /// What the faults follow from
+    #[arg(long, default_value_t = fastrand::u64(..1_000_000), hide_default_value = true)]
     seed: u64,
-    log: Option<String>,
+    /// Where the events of the clients are written
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
 }
 
-impl Options {
-    fn parse(arguments: &[String]) -> Option<Self> {
-        let mut options = Self {
-            is_cluster: true,
-            seconds: 60,
-            seed: fastrand::u64(..1_000_000),
-            log: None,
-        };
-        let mut topology = None;
-        for pair in arguments.chunks(2) {
-            let [name, value] = pair else {
-                return None;
-            };
-            match name.as_str() {
-                "--topology" => topology = Some(value.as_str()),
-                "--seconds" => options.seconds = value.parse().ok()?,
-                "--seed" => options.seed = value.parse().ok()?,
-                "--log" => options.log = Some(value.clone()),
-                _ => return None,
-            }
-        }
-        options.is_cluster = match topology? {
-            "cluster" => true,
-            "sentinel" => false,
-            _ => return None,
-        };
-        Some(options)
-    }
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Topology {
+    Cluster,
+    Sentinel,
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let Some(options) = Options::parse(&arguments) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
+    let options = Options::parse();
     match chaos(&options).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -97,7 +78,7 @@ async fn main() -> ExitCode {
 
 /// Answers whether everything was as promised.
 async fn chaos(options: &Options) -> Result<bool, String> {
-    let is_cluster = options.is_cluster;
+    let is_cluster = options.topology == Topology::Cluster;
     let topology = if is_cluster { "cluster" } else { "sentinel" };
     println!("{topology}, {} s, seed {}", options.seconds, options.seed);
     let servers = blocking(move || start(is_cluster)).await??;

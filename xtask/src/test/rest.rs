@@ -20,7 +20,7 @@ impl Report {
         let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         self.check("lints of the library alone", alone.args(DENY));
         self.ran("each feature by itself", features::each);
-        self.ran("docs and their links", || docs::run(&[]));
+        self.ran("docs and their links", docs::run);
         self.check("package builds from its own tarball", &mut package());
         self.ran("planted bugs are found", mutants::run_few);
         self.check("the library alone builds", &mut no_run(&LIBRARY));
