@@ -18,7 +18,6 @@ mod features;
 mod fuzz;
 mod interop;
 mod java;
-mod lines;
 mod msrv;
 mod mutants;
 mod page;
@@ -63,8 +62,6 @@ enum Task {
     Chaos(chaos::Options),
     /// Bytes that a fuzzer chooses in place of replies
     Fuzz(fuzz::Options),
-    /// Counts the Rust lines of each folder, and the code without unit tests
-    Lines,
     /// Which files and how many functions of src an uncontended lock and unlock enter, by valgrind
     Pair,
     /// The documentation into target/doc, and whether the links of the Markdown files and of the guide lead somewhere
@@ -93,7 +90,6 @@ fn main() -> ExitCode {
         Task::Explore(options) => sim::explore(&options),
         Task::Chaos(options) => chaos::run(&options.words, install),
         Task::Fuzz(options) => fuzz::run(&options, install),
-        Task::Lines => lines::run(),
         Task::Pair => pair::run(install),
         Task::Docs => docs::run(),
         Task::Features => features::run(),
