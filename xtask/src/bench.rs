@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::java::{self, Java};
-use crate::{Problem, cargo, page, tools};
+use crate::{Problem, cargo, ended, page, tools};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -34,15 +34,10 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
         println!("building the benchmarks, optimised (the first time takes some minutes)");
         Profile::Release
     };
-    let status = command(form, &words, Some(&java), &server)?.status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
-        Ok(_) => Err(Problem::failed(
-            "the benchmarks have failed: see above. Whatever it is, no figure of this run means anything",
-        )),
-        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
-    }
+    ended(
+        &mut command(form, &words, Some(&java), &server)?,
+        "the benchmarks have failed: see above. Whatever it is, no figure of this run means anything",
+    )
 }
 
 /// How the program is compiled.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::tools;
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
@@ -16,20 +16,11 @@ pub struct Options {
 pub fn run(words: &[String], install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
     println!("building chaos (the first time takes a minute or two)");
-    let built = cargo(&["build", "--quiet", "--package", "chaos"]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err(Problem::failed("chaos does not build"));
-    }
-    let status = Command::new(tools::built("chaos"))
-        .args(words)
-        .env("REDIS_SERVER_BIN", server)
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
-        Ok(_) => Err(Problem::failed(
-            "a promise was broken, or the servers did not come back: docs/testing.md says how to read the history above",
-        )),
-        Err(error) => Err(Problem::failed(format!("chaos does not run: {error}"))),
-    }
+    let mut build = cargo(&["build", "--quiet", "--package", "chaos"]);
+    ended(&mut build, "chaos does not build")?;
+    let mut chaos = Command::new(tools::built("chaos"));
+    ended(
+        chaos.args(words).env("REDIS_SERVER_BIN", server),
+        "a promise was broken, or the servers did not come back: docs/testing.md says how to read the history above",
+    )
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::Problem;
 use crate::java::{self, Java};
 use crate::tools::{self, Server};
+use crate::{Problem, cargo, ended};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -58,7 +58,7 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
         } else {
             "--sentinel"
         };
-        return ended(command.arg(word).env("REDIS_SERVER_BIN", server));
+        return ended(command.arg(word).env("REDIS_SERVER_BIN", server), FAILED);
     }
     if options.with_java {
         // Half of the sellers are JVMs with the newest Redisson, in the one way that they share
@@ -77,7 +77,7 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
         command.arg("--svg").arg(tools::root().join(PICTURE));
     }
     let server = Server::start(&server)?;
-    ended(command.args(["--url", &server.url]))
+    ended(command.args(["--url", &server.url]), FAILED)
 }
 
 fn of_kinds(with_java: bool, install: bool) -> Result<(), Problem> {
@@ -91,7 +91,7 @@ fn of_kinds(with_java: bool, install: bool) -> Result<(), Problem> {
         })?;
         beside_java(&mut command, &java)?;
     }
-    ended(&mut command)
+    ended(&mut command, FAILED)
 }
 
 /// Has the demo start JVMs with the newest Redisson.
@@ -103,14 +103,7 @@ pub fn beside_java(demo: &mut Command, java: &Java) -> Result<(), Problem> {
     Ok(())
 }
 
-fn ended(demo: &mut Command) -> Result<(), Problem> {
-    match demo.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
-        Ok(status) => Err(Problem::failed(format!("the demo ended with {status}"))),
-        Err(error) => Err(Problem::failed(format!("the demo does not run: {error}"))),
-    }
-}
+const FAILED: &str = "the demo has failed";
 
 /// What the README shows.
 const PICTURE: &str = "docs/demo.svg";
@@ -118,12 +111,7 @@ const PICTURE: &str = "docs/demo.svg";
 /// Builds the library and the demo; answers where the program is.
 pub fn build() -> Result<PathBuf, Problem> {
     println!("building the demo (the first time takes a minute or two)");
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--package", "demo"])
-        .current_dir(tools::root())
-        .status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err(Problem::failed("the demo does not build"));
-    }
+    let mut build = cargo(&["build", "--quiet", "--package", "demo"]);
+    ended(&mut build, "the demo does not build")?;
     Ok(tools::built("demo"))
 }

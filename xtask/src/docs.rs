@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::{Problem, cargo, tools};
+use crate::{Problem, cargo, ended, tools};
 
 /// The published documentation of this workspace, as it is built here.
 const PUBLISHED: &str = "https://docs.rs/redisson-lock";
@@ -34,16 +34,9 @@ fn make() -> Result<(), Problem> {
         docs.args(["--package", package]);
     }
     let features = "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde,redisson-lock/tls-rustls";
-    let status = docs
-        .args(["--features", features])
-        .env("RUSTDOCFLAGS", "-D warnings")
-        .status()
-        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(Problem::failed("the documentation has warnings"))
-    }
+    docs.args(["--features", features])
+        .env("RUSTDOCFLAGS", "-D warnings");
+    ended(&mut docs, "the documentation has warnings")
 }
 
 /// Looks up each link of the Markdown files in the checkout, and each link of the guide in what `cargo doc` has made.

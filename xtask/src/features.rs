@@ -2,7 +2,7 @@
 //! builds it with each of them.
 
 use crate::test::DENY;
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 /// A feature that needs another one, and does not say so, does not build by itself.
 pub fn each() -> Result<(), Problem> {
@@ -32,15 +32,9 @@ const FEATURES: [&str; 6] = [
 ];
 
 fn builds_with(features: &str) -> Result<(), Problem> {
-    let checked = cargo(&["clippy", "--package", "redisson-lock", "--lib"])
-        .args(["--features", features])
-        .args(DENY)
-        .status();
-    if checked.is_ok_and(|status| status.success()) {
-        Ok(())
-    } else {
-        Err(Problem::failed(format!(
-            "the library does not build with `{features}`"
-        )))
-    }
+    let mut check = cargo(&["clippy", "--package", "redisson-lock", "--lib"]);
+    ended(
+        check.args(["--features", features]).args(DENY),
+        format!("the library does not build with `{features}`"),
+    )
 }

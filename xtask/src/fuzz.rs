@@ -7,7 +7,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{Problem, cargo, tools};
+use crate::{Problem, cargo, ended, tools};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -26,7 +26,8 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
         std::fs::create_dir_all(folder)
             .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
     }
-    let done = Command::new(tool)
+    let mut fuzzer = Command::new(tool);
+    fuzzer
         .args([
             "run",
             "--sanitizer",
@@ -46,16 +47,9 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
         ])
         .arg(format!("-max_total_time={}", options.seconds))
         .arg(format!("-artifact_prefix={}/", found.display()))
-        .current_dir(tools::root())
-        .status();
-    match done {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Problem::failed(format!(
-            "the fuzzer has failed; the input that it found, if it has run, is in {}",
-            found.display()
-        ))),
-        Err(error) => Err(Problem::failed(format!("cargo-fuzz: {error}"))),
-    }
+        .current_dir(tools::root());
+    let failed = "the fuzzer has failed; the input that it found, if it has run, is in";
+    ended(&mut fuzzer, format!("{failed} {}", found.display()))
 }
 
 /// The version that is known to work, in the target folder.
@@ -75,21 +69,12 @@ fn cargo_fuzz(install: bool) -> Result<PathBuf, Problem> {
         "installing cargo-fuzz {VERSION} into {} (--no-install forbids it)",
         folder.display()
     );
-    let installed = cargo(&[
-        "install",
-        "--quiet",
-        "cargo-fuzz",
-        "--version",
-        VERSION,
-        "--locked",
-        "--root",
-    ])
-    .arg(&folder)
-    .status();
-    match installed {
-        Ok(status) if status.success() => Ok(tool),
-        _ => Err(Problem::failed("cargo-fuzz does not install")),
-    }
+    let mut installation = cargo(&["install", "--quiet", "--locked", "cargo-fuzz"]);
+    installation
+        .args(["--version", VERSION, "--root"])
+        .arg(&folder);
+    ended(&mut installation, "cargo-fuzz does not install")?;
+    Ok(tool)
 }
 
 const VERSION: &str = "0.13.2";

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::java::{self, Java};
-use crate::{Problem, mutants, page, peers, tools};
+use crate::{Problem, ended, mutants, page, peers, tools};
 
 /// The servers of the full matrix, and where the binaries of the others come from.
 const SERVERS: [(&str, Source); 5] = [
@@ -320,17 +320,12 @@ fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
         Some(Source::Backports { package, .. }) => BACKPORTS.replace("PACKAGE", package),
         None | Some(Source::System) => return tools::redis_server(install),
     };
-    let fetched = Command::new("sh")
-        .args(["-ec", &script])
-        .current_dir(&folder)
-        .stdin(Stdio::null())
-        .status();
-    match fetched {
-        Ok(status) if status.success() && path.is_file() => Ok(path),
-        _ => Err(Problem::failed(format!(
-            "{server} could not be fetched: it comes from a Python wheel (pip) or from Debian's backports (apt-get)"
-        ))),
-    }
+    let failed = "could not be fetched: it comes from a Python wheel (pip) or from Debian's backports (apt-get)";
+    ended(
+        &mut tools::shell(&script, &folder),
+        format!("{server} {failed}"),
+    )?;
+    Ok(path)
 }
 
 const WHEEL: &str = "\

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Problem;
 use crate::tools::{self, System};
+use crate::{Problem, ended};
 
 /// One of every era of the protocol, oldest first.
 pub const VERSIONS: [&str; 6] = ["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
@@ -184,13 +184,10 @@ impl Java {
             .current_dir(&peer)
             .stdin(Stdio::null());
         self.apply(&mut maven);
-        match maven.status() {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(Problem::failed(format!(
-                "mvn ended with {status}: the first build of a version needs a Maven repository that it can reach"
-            ))),
-            Err(error) => Err(Problem::failed(format!("mvn does not run: {error}"))),
-        }
+        ended(
+            &mut maven,
+            "mvn has failed: the first build of a version needs a Maven repository that it can reach",
+        )
     }
 }
 

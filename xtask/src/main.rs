@@ -112,6 +112,20 @@ fn cargo(words: &[&str]) -> Command {
     command
 }
 
+/// Waits until a command has ended. `failed` says what it means that it did not succeed.
+fn ended(command: &mut Command, failed: impl Into<String>) -> Result<(), Problem> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        // It has said what is wrong with its arguments.
+        Ok(status) if status.code() == Some(2) => Err(Problem::to_do("nothing was run")),
+        Ok(_) => Err(Problem::failed(failed)),
+        Err(error) => {
+            let program = command.get_program().display();
+            Err(Problem::failed(format!("{program} does not run: {error}")))
+        }
+    }
+}
+
 /// Why a command stops: status 1 for a failure, 2 for something that the caller has to do first.
 #[derive(Debug)]
 pub struct Problem {

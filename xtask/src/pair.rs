@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::tools::{self, Server};
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 pub fn run(install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
@@ -16,10 +16,10 @@ pub fn run(install: bool) -> Result<(), Problem> {
     for release in [false, true] {
         let profile: &[&str] = if release { &["--release"] } else { &[] };
         let build = ["build", "--quiet", "--package", "bench", "--bin", "pair"];
-        let built = cargo(&[&build, profile].concat()).status();
-        if !built.is_ok_and(|status| status.success()) {
-            return Err(Problem::failed("the program does not build"));
-        }
+        ended(
+            &mut cargo(&[&build, profile].concat()),
+            "the program does not build",
+        )?;
     }
     let server = Server::start(&server)?;
     let text = counted(&tools::built("pair"), &server.url, ONE_TASK)?;

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Problem;
 use crate::tools::{self, System};
+use crate::{Problem, ended};
 
 /// As the program `interop` calls them.
 pub const PEERS: [&str; 3] = ["redis-py", "redsync", "spring"];
@@ -129,37 +129,30 @@ fn is_complete(peer: &str) -> bool {
 fn fetch(peer: &str) -> Result<(), Problem> {
     let folder = folder(peer);
     std::fs::create_dir_all(&folder).map_err(|error| Problem::failed(error.to_string()))?;
-    let done = match peer {
+    let mut command = match peer {
         "redsync" => go(&folder),
         _ => wheel(&folder),
     };
-    match done {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(Problem::failed(format!(
-            "{peer} could not be fetched: it comes from a Python wheel (pip), or is built with Go"
-        ))),
-    }
+    let failed = "could not be fetched: it comes from a Python wheel (pip), or is built with Go";
+    ended(&mut command, format!("{peer} {failed}"))
 }
 
-fn wheel(folder: &Path) -> std::io::Result<std::process::ExitStatus> {
+fn wheel(folder: &Path) -> Command {
     println!("fetching {REDIS_PY} into {}", folder.display());
     let script = format!(
-        "rm -f *.whl\n\
-         python3 -m pip --quiet download --only-binary :all: --dest . {REDIS_PY}\n\
-         for wheel in *.whl; do python3 -m zipfile -e \"$wheel\" .; done\n\
+        "rm -f *.whl
+         python3 -m pip --quiet download --only-binary :all: --dest . {REDIS_PY}
+         for wheel in *.whl; do python3 -m zipfile -e \"$wheel\" .; done
          touch {REDIS_PY}"
     );
-    Command::new("sh")
-        .args(["-ec", &script])
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .status()
+    tools::shell(&script, folder)
 }
 
 /// Modules and the cache of builds stay in `target`, and can be deleted with it.
-fn go(folder: &Path) -> std::io::Result<std::process::ExitStatus> {
+fn go(folder: &Path) -> Command {
     let go = tools::root().join("target/tools/go");
-    Command::new("go")
+    let mut build = Command::new("go");
+    build
         .args(["build", "-o"])
         .arg(folder.join("redsync"))
         .arg(".")
@@ -167,8 +160,8 @@ fn go(folder: &Path) -> std::io::Result<std::process::ExitStatus> {
         .env("GOPATH", &go)
         .env("GOCACHE", go.join("cache"))
         .env("GOFLAGS", "-modcacherw -mod=readonly")
-        .stdin(Stdio::null())
-        .status()
+        .stdin(Stdio::null());
+    build
 }
 
 #[cfg(test)]

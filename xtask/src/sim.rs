@@ -2,7 +2,7 @@
 
 #[cfg(test)]
 use crate::tools;
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -44,13 +44,10 @@ pub fn run(options: &Options) -> Result<(), Problem> {
                 .into_iter()
                 .filter_map(|(name, number)| Some((name, number?.to_string()))),
         );
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Problem::failed(
-            "a promise was broken: docs/testing.md says how to read the history above",
-        )),
-        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
-    }
+    ended(
+        &mut command,
+        "a promise was broken: docs/testing.md says how to read the history above",
+    )
 }
 
 impl Options {
@@ -129,13 +126,10 @@ pub fn explore(options: &Explore) -> Result<(), Problem> {
         command.args(EXPLORER).args(["--", "--nocapture"]);
         command.args(options.deep.then_some("--ignored"));
     }
-    match command.status() {
-        Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err(Problem::failed(
-            "a world has a state that must not be: see above",
-        )),
-        Err(error) => Err(Problem::failed(format!("cargo does not run: {error}"))),
-    }
+    ended(
+        &mut command,
+        "a world has a state that must not be: see above",
+    )
 }
 
 #[cfg(test)]

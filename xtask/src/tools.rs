@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 /// What is there.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -132,21 +132,27 @@ pub fn apt_install(packages: &[&str]) -> Result<(), Problem> {
 }
 
 fn apt_get(words: &[&str]) -> Result<(), Problem> {
-    let status = Command::new("apt-get")
+    let mut command = Command::new("apt-get");
+    command
         .args(words)
         .env("DEBIAN_FRONTEND", "noninteractive")
         .env("RUNLEVEL", "1")
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(Problem::failed(format!(
-            "apt-get {} ended with {status}",
-            words.join(" ")
-        ))),
-        Err(error) => Err(Problem::failed(format!("apt-get does not run: {error}"))),
-    }
+        .stdout(Stdio::null());
+    ended(
+        &mut command,
+        format!("apt-get {} has failed", words.join(" ")),
+    )
+}
+
+/// A script that ends where one of its commands fails.
+pub fn shell(script: &str, folder: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .args(["-ec", script])
+        .current_dir(folder)
+        .stdin(Stdio::null());
+    command
 }
 
 fn search() -> Found {
@@ -210,16 +216,13 @@ pub const EVERYTHING: [&str; 2] = ["--workspace", "--all-features"];
 
 /// Builds a program as the tests are built; returns where it is.
 pub fn program(name: &str) -> Result<PathBuf, Problem> {
-    let built = cargo(&["build", "--quiet", "--bin", name])
+    let mut build = cargo(&["build", "--quiet", "--bin", name]);
+    build
         .args(EVERYTHING)
         // Without a test, cargo leaves out the features that only dev-dependencies turn on.
-        .args(["--test", "lock"])
-        .status();
-    if built.is_ok_and(|status| status.success()) {
-        Ok(self::built(name))
-    } else {
-        Err(Problem::failed(format!("{name} does not build")))
-    }
+        .args(["--test", "lock"]);
+    ended(&mut build, format!("{name} does not build"))?;
+    Ok(built(name))
 }
 
 /// The files that git knows, or would with `git add`, without those that are deleted.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use crate::tools::{self, Server};
-use crate::{Problem, cargo};
+use crate::{Problem, cargo, ended};
 
 /// An example, its features, and what it has to print.
 type Example = (&'static str, &'static str, &'static [&'static str]);
@@ -60,10 +60,8 @@ const LEADER: &str = "leader";
 
 /// A leader that is told to end releases its lock, so that another one leads long before the lease is over.
 fn leaders_take_over(url: &str) -> Result<(), Problem> {
-    let built = cargo(&["build", "--quiet", "--example", LEADER]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err(Problem::failed("it does not build"));
-    }
+    let mut build = cargo(&["build", "--quiet", "--example", LEADER]);
+    ended(&mut build, "it does not build")?;
     let first = Leader::start(url)?;
     first.leads()?;
     let second = Leader::start(url)?;
