@@ -1,8 +1,9 @@
 //! `cargo xtask docs`: the documentation, and whether each of its links leads somewhere.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
+
+use fs_err as fs;
 
 use crate::{Problem, cargo, ended, tools};
 
@@ -48,7 +49,7 @@ fn check() -> Result<(), Problem> {
         files_in(&tools::root().join(folder), "md", &mut files)?;
     }
     for file in &files {
-        for link in markdown_links(&read(file)?) {
+        for link in markdown_links(&fs::read_to_string(file)?) {
             if !markdown_link_leads_somewhere(&link, file, &made) {
                 broken.push(format!("{}: {link}", file.display()));
             }
@@ -58,7 +59,7 @@ fn check() -> Result<(), Problem> {
     let mut pages = vec![crate_root.join("index.html")];
     pages_below(&crate_root.join("guide"), &mut pages)?;
     for page in &pages {
-        let html = read(page)?;
+        let html = fs::read_to_string(page)?;
         for link in html_links(&html) {
             if !page_link_leads_somewhere(&link, page) {
                 broken.push(format!("{}: {link}", page.display()));
@@ -170,9 +171,10 @@ fn html_links(html: &str) -> Vec<String> {
 
 fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<(), Problem> {
     files_in(folder, "html", pages)?;
-    for entry in entries(folder)? {
-        if entry.is_dir() {
-            pages_below(&entry, pages)?;
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            pages_below(&path, pages)?;
         }
     }
     Ok(())
@@ -180,22 +182,15 @@ fn pages_below(folder: &Path, pages: &mut Vec<PathBuf>) -> Result<(), Problem> {
 
 /// The files directly inside a folder.
 fn files_in(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) -> Result<(), Problem> {
-    let entries = entries(folder)?.into_iter();
-    files.extend(entries.filter(|path| path.extension().is_some_and(|found| found == extension)));
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        files.extend(
+            path.extension()
+                .is_some_and(|found| found == extension)
+                .then_some(path),
+        );
+    }
     Ok(())
-}
-
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, Problem> {
-    let failed = |error: std::io::Error| Problem::failed(format!("{}: {error}", folder.display()));
-    let entries = fs::read_dir(folder).map_err(failed)?;
-    entries
-        .map(|entry| Ok(entry.map_err(failed)?.path()))
-        .collect()
-}
-
-fn read(file: &Path) -> Result<String, Problem> {
-    fs::read_to_string(file)
-        .map_err(|error| Problem::failed(format!("{}: {error}", file.display())))
 }
 
 #[cfg(test)]

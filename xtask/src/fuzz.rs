@@ -23,8 +23,7 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     // What was found, and what reached new code, is tried first the next time.
     let (corpus, found) = (target.join("corpus"), target.join("found"));
     for folder in [&corpus, &found] {
-        std::fs::create_dir_all(folder)
-            .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
+        fs_err::create_dir_all(folder)?;
     }
     let mut fuzzer = Command::new(tool);
     fuzzer

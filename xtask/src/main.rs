@@ -133,6 +133,13 @@ pub struct Problem {
     status: u8,
 }
 
+/// Those of files name the file.
+impl From<std::io::Error> for Problem {
+    fn from(error: std::io::Error) -> Self {
+        Self::failed(error.to_string())
+    }
+}
+
 impl Problem {
     /// Something went wrong.
     pub fn failed(text: impl Into<String>) -> Self {

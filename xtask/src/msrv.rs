@@ -4,7 +4,7 @@
 //! The test of the declared version (`tests/api.rs`) reads the lock file, so that it says the same every
 //! day; this command asks the registry, and is a chore of a release.
 
-use std::fs;
+use fs_err as fs;
 
 use crate::{Problem, cargo, tools};
 
@@ -29,8 +29,7 @@ pub fn run() -> Result<(), Problem> {
 /// What cargo resolves for a package that depends on the library and has no lock file.
 fn fresh_metadata() -> Result<String, Problem> {
     let folder = tools::root().join("target/msrv");
-    let failed = |error: std::io::Error| Problem::failed(format!("{}: {error}", folder.display()));
-    fs::create_dir_all(&folder).map_err(failed)?;
+    fs::create_dir_all(&folder)?;
     let manifest = folder.join("Cargo.toml");
     let library = tools::root();
     let text = format!(
@@ -38,16 +37,15 @@ fn fresh_metadata() -> Result<String, Problem> {
          [lib]\npath = \"lib.rs\"\n\n[dependencies]\nredisson-lock = {{ path = {:?} }}\n",
         library.display().to_string()
     );
-    fs::write(&manifest, text).map_err(failed)?;
-    fs::write(folder.join("lib.rs"), "").map_err(failed)?;
+    fs::write(&manifest, text)?;
+    fs::write(folder.join("lib.rs"), "")?;
     match fs::remove_file(folder.join("Cargo.lock")) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
     let output = cargo(&["metadata", "--format-version", "1", "--manifest-path"])
         .arg(&manifest)
-        .output()
-        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        .output()?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(Problem::failed(format!("cargo metadata: {said}")));

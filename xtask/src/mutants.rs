@@ -310,9 +310,7 @@ fn caught(
         .env("RUST_BACKTRACE", "0")
         .envs(variable);
     java.apply(&mut command);
-    let output = command
-        .output()
-        .map_err(|error| Problem::failed(error.to_string()))?;
+    let output = command.output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     if !text.contains("test result:") {
         return Err(Problem::failed(format!("{name}: the run broke off")));

@@ -1,6 +1,5 @@
 //! Pages of `docs/` that a command writes, whole.
 
-use std::fs;
 use std::process::Command;
 
 use crate::{Problem, tools};
@@ -8,8 +7,7 @@ use crate::{Problem, tools};
 /// Writes a page, with its title and the command that writes it in front.
 pub fn write(file: &str, title: &str, command: &str, text: &str) -> Result<(), Problem> {
     let page = format!("# {title}\n\n<!-- Written by `{command}`: do not edit it. -->\n\n{text}\n");
-    fs::write(tools::root().join(file), page)
-        .map_err(|error| Problem::failed(format!("{file}: {error}")))?;
+    fs_err::write(tools::root().join(file), page)?;
     println!("written: {file}");
     Ok(())
 }

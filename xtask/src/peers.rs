@@ -128,7 +128,7 @@ fn is_complete(peer: &str) -> bool {
 
 fn fetch(peer: &str) -> Result<(), Problem> {
     let folder = folder(peer);
-    std::fs::create_dir_all(&folder).map_err(|error| Problem::failed(error.to_string()))?;
+    fs_err::create_dir_all(&folder)?;
     let mut command = match peer {
         "redsync" => go(&folder),
         _ => wheel(&folder),

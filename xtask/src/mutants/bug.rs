@@ -17,9 +17,10 @@
 //! follow each other, also in one file.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+
+use fs_err as fs;
 
 use crate::{Problem, tools};
 
@@ -57,10 +58,7 @@ struct Edit {
 
 /// All of them, by name.
 pub fn all() -> Result<Vec<Bug>, Problem> {
-    let folder = tools::root().join(FOLDER);
-    let entries = fs::read_dir(&folder)
-        .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
-    let mut files: Vec<PathBuf> = entries
+    let mut files: Vec<PathBuf> = fs::read_dir(tools::root().join(FOLDER))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|file| file.extension().is_some_and(|extension| extension == "txt"))
         .collect();
@@ -114,11 +112,9 @@ impl Bug {
             replace,
         } in &self.edits
         {
-            let failed = |why| Problem::failed(format!("{}: {}: {why}", self.name, file.display()));
             let text = match files.remove(file.as_path()) {
                 Some(text) => text,
-                None => fs::read_to_string(root.join(file))
-                    .map_err(|error| failed(error.to_string()))?,
+                None => fs::read_to_string(root.join(file))?,
             };
             match places(&text, find).as_slice() {
                 [spot] => {
@@ -127,8 +123,10 @@ impl Bug {
                     files.insert(file.as_path(), text)
                 }
                 places => {
-                    return Err(failed(format!(
-                        "occurs {} times, not once: {find}",
+                    return Err(Problem::failed(format!(
+                        "{}: {}: occurs {} times, not once: {find}",
+                        self.name,
+                        file.display(),
                         places.len()
                     )));
                 }
@@ -272,6 +270,11 @@ mod tests {
         for folder in ["src", "tests", "crates"] {
             read(&tools::root().join(folder), &mut text);
         }
+        let tests: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.split_once("fn ").or_else(|| line.split_once("mod ")))
+            .map(|(_, name)| name)
+            .collect();
         for bug in all().expect("they can be read") {
             for finder in &bug.found_by {
                 let (Finder::Sim(filter) | Finder::Unit(filter) | Finder::Test(_, filter)) = finder
@@ -279,13 +282,8 @@ mod tests {
                     continue;
                 };
                 let name = filter.rsplit("::").next().unwrap_or(filter);
-                let mut tests = text.lines().filter_map(|line| {
-                    line.trim_start()
-                        .split_once("fn ")
-                        .or_else(|| line.split_once("mod "))
-                });
                 assert!(
-                    tests.any(|(_, test)| test.contains(name)),
+                    tests.iter().any(|test| test.contains(name)),
                     "{}: there is no test {finder}",
                     bug.name
                 );

@@ -1,8 +1,9 @@
 //! The copy of the tree in which bugs are planted.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+use fs_err as fs;
 
 use super::bug::{Bug, Finder};
 use super::under_way::UnderWay;
@@ -51,31 +52,26 @@ impl Tree {
     pub fn sync(&self) -> Result<(), Problem> {
         for file in &self.files {
             let (from, to) = (tools::root().join(file), self.folder.join(file));
-            let failed =
-                |error: std::io::Error| Problem::failed(format!("{}: {error}", to.display()));
-            let wanted = fs::read(&from).map_err(failed)?;
+            let wanted = fs::read(&from)?;
             if fs::read(&to).is_ok_and(|found| found == wanted) {
                 continue;
             }
-            fs::create_dir_all(to.parent().unwrap_or(&self.folder)).map_err(failed)?;
-            fs::write(&to, wanted).map_err(failed)?;
+            fs::create_dir_all(to.parent().unwrap_or(&self.folder))?;
+            fs::write(&to, wanted)?;
         }
         self.remove_strays(Path::new(""))
     }
 
     /// A file that the tree has no more may still be a module, a test or a member of the workspace.
     fn remove_strays(&self, folder: &Path) -> Result<(), Problem> {
-        let path = self.folder.join(folder);
-        let failed =
-            |error: std::io::Error| Problem::failed(format!("{}: {error}", path.display()));
-        for entry in fs::read_dir(&path).map_err(failed)? {
-            let entry = entry.map_err(failed)?;
+        for entry in fs::read_dir(self.folder.join(folder))? {
+            let entry = entry?;
             let inside = folder.join(entry.file_name());
             if !self.files.iter().any(|file| file.starts_with(&inside)) {
                 if entry.path().is_dir() {
-                    fs::remove_dir_all(entry.path()).map_err(failed)?;
+                    fs::remove_dir_all(entry.path())?;
                 } else {
-                    fs::remove_file(entry.path()).map_err(failed)?;
+                    fs::remove_file(entry.path())?;
                 }
             } else if entry.path().is_dir() {
                 self.remove_strays(&inside)?;
@@ -86,9 +82,7 @@ impl Tree {
 
     pub fn plant(&self, bug: &Bug) -> Result<(), Problem> {
         for (file, text) in bug.planted(&self.folder)? {
-            let file = self.folder.join(file);
-            fs::write(&file, text)
-                .map_err(|error| Problem::failed(format!("{}: {error}", file.display())))?;
+            fs::write(self.folder.join(file), text)?;
         }
         Ok(())
     }
@@ -127,7 +121,6 @@ impl Tree {
             }
         };
         let said = self.target.join("said");
-        let failed = |error: std::io::Error| Problem::failed(format!("{finder}: {error}"));
         // A test that a bug makes hang ends at its time limit.
         let ended = Command::new(binary)
             .args([filter, "--nocapture", "--skip", "crosscheck"])
@@ -140,11 +133,10 @@ impl Tree {
                     .iter()
                     .map(|server| ("REDIS_SERVER_BIN", server)),
             )
-            .stdout(fs::File::create(&said).map_err(failed)?)
+            .stdout(std::fs::File::create(&said)?)
             .stderr(Stdio::null())
-            .status()
-            .map_err(failed)?;
-        let text = String::from_utf8_lossy(&fs::read(&said).map_err(failed)?).into_owned();
+            .status()?;
+        let text = String::from_utf8_lossy(&fs::read(&said)?).into_owned();
         if text.contains("running 0 tests") {
             return Err(Problem::failed(format!("THERE IS NO TEST {finder}")));
         }
@@ -167,8 +159,7 @@ impl Tree {
         ])
         .current_dir(&self.folder)
         .env("CARGO_TARGET_DIR", &self.target)
-        .output()
-        .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+        .output()?;
         Ok(checked.status.success())
     }
 
@@ -178,8 +169,7 @@ impl Tree {
             .args(what)
             .current_dir(&self.folder)
             .env("CARGO_TARGET_DIR", &self.target)
-            .output()
-            .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+            .output()?;
         let said = String::from_utf8_lossy(&built.stderr);
         // `  Executable tests/waiting.rs (target/…/waiting-8e1f…)`
         let binary = said

@@ -1,8 +1,9 @@
 //! The mark of a run that is under way.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use fs_err as fs;
 
 use crate::Problem;
 
@@ -16,18 +17,15 @@ pub struct UnderWay {
 impl UnderWay {
     pub fn begin(build: &Path) -> Result<Self, Problem> {
         let mark = build.join("run-under-way");
-        let begun = || -> io::Result<()> {
-            if mark.exists() {
-                println!(
-                    "the last run was killed: removing the incremental data in {}",
-                    build.display()
-                );
-                remove_incremental(build)?;
-            }
-            fs::create_dir_all(build)?;
-            fs::write(&mark, "")
-        };
-        begun().map_err(|error| Problem::failed(format!("{}: {error}", build.display())))?;
+        if mark.exists() {
+            println!(
+                "the last run was killed: removing the incremental data in {}",
+                build.display()
+            );
+            remove_incremental(build)?;
+        }
+        fs::create_dir_all(build)?;
+        fs::write(&mark, "")?;
         Ok(Self { mark })
     }
 }

@@ -1,7 +1,6 @@
 //! Every example, run as a user would, against a real server.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -37,8 +36,7 @@ pub fn run(server: &Path) -> Result<(), Problem> {
             .env("REDIS_URL", &server.url)
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
-            .output()
-            .map_err(|error| Problem::failed(format!("cargo does not run: {error}")))?;
+            .output()?;
         let said = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() || !expected.iter().all(|text| said.contains(text)) {
             wrong.push(format!("{name}: {}\n{said}", output.status));
@@ -81,11 +79,10 @@ impl Leader {
     const TAKES_OVER: Duration = Duration::from_secs(10);
 
     fn start(url: &str) -> Result<Self, Problem> {
-        let started = Command::new(tools::built("examples/leader"))
+        let mut process = Command::new(tools::built("examples/leader"))
             .arg(url)
             .stdout(Stdio::piped())
-            .spawn();
-        let mut process = started.map_err(|error| Problem::failed(error.to_string()))?;
+            .spawn()?;
         let (sender, lines) = channel();
         let stdout = process.stdout.take().map(BufReader::new);
         std::thread::spawn(move || {
@@ -106,13 +103,11 @@ impl Leader {
     }
 
     fn terminate(mut self) -> Result<(), Problem> {
-        let failed = |error: std::io::Error| Problem::failed(error.to_string());
         let id = self.process.id().to_string();
-        let sent = Command::new("kill").args(["-TERM", &id]).status();
-        sent.map_err(failed)?;
+        Command::new("kill").args(["-TERM", &id]).status()?;
         let limit = Instant::now() + Self::TAKES_OVER;
         while Instant::now() < limit {
-            match self.process.try_wait().map_err(failed)? {
+            match self.process.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => return Err(Problem::failed(format!("SIGTERM: {status}"))),
                 None => std::thread::sleep(Duration::from_millis(20)),
@@ -131,10 +126,7 @@ impl Drop for Leader {
 
 /// An example that is not in the table would not be run.
 fn listed() -> Result<(), Problem> {
-    let folder = tools::root().join("examples");
-    let files = fs::read_dir(&folder)
-        .map_err(|error| Problem::failed(format!("{}: {error}", folder.display())))?;
-    let found: BTreeSet<String> = files
+    let found: BTreeSet<String> = fs_err::read_dir(tools::root().join("examples"))?
         .filter_map(|file| file.ok()?.file_name().into_string().ok())
         .filter_map(|file| Some(file.strip_suffix(".rs")?.to_owned()))
         .collect();

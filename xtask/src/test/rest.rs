@@ -1,7 +1,7 @@
 //! What `--all` adds to the first tier: what takes long, and what is seldom wrong.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use super::busy::BusyLoops;
@@ -115,7 +115,7 @@ impl Report {
                 Some(java) => beside_java(&mut demo, java)?,
                 None => _ = demo.env_remove("DEMO_JAVA"),
             }
-            let output = output(&mut demo)?;
+            let output = demo.output()?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
                 return Err(Problem::failed(format!("{}: {said}", output.status)));
@@ -126,14 +126,9 @@ impl Report {
     }
 }
 
-fn output(demo: &mut Command) -> Result<Output, Problem> {
-    demo.output()
-        .map_err(|error| Problem::failed(error.to_string()))
-}
-
 /// Whether the demo ends with a stock that was not sold exactly in this many of its rows.
 fn is_not_exact(demo: &mut Command, rows: usize) -> Result<(), Problem> {
-    let output = output(demo)?;
+    let output = demo.output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(1) && said.matches("is not exact").count() == rows {
         Ok(())
