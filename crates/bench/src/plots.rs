@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::path::Path;
 
-use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged};
+use plotters::coord::combinators::WithKeyPoints;
 use plotters::prelude::*;
 
 use crate::results::{Outcome, number};
@@ -155,8 +155,8 @@ impl Plot<'_> {
     fn draw(&self, file: &Path) -> Result<(), Box<dyn Error>> {
         let points = || self.lines.iter().flat_map(|(_, line)| line.iter().copied());
         let (across, upwards) = (
-            Decades::around(points().map(|point| point.0)),
-            Decades::around(points().map(|point| point.1)),
+            axis(points().map(|point| point.0)),
+            axis(points().map(|point| point.1)),
         );
         let height = HEIGHT + LEGEND_ROW * self.lines.len().div_ceil(2) as u32 + 10;
         let root = SVGBackend::new(file, (WIDTH, height)).into_drawing_area();
@@ -268,67 +268,36 @@ fn colour(system: &str) -> RGBColor {
 
 const INK: RGBColor = RGBColor(32, 32, 32);
 
-/// A logarithmic axis with a line at every power of ten, and thin ones between them.
-struct Decades {
-    least: f64,
-    most: f64,
-}
-
-impl Decades {
-    fn around(values: impl Iterator<Item = f64>) -> Self {
-        let (least, most) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(least, most), value| {
-            (least.min(value), most.max(value))
-        });
-        Self {
-            least: least.min(most) * 0.95,
-            most: most * 1.05,
-        }
-    }
-
-    /// 1, 2, 5, 10, 20, 50, … with only those of `digits`.
-    fn steps(&self, digits: &[f64]) -> Vec<f64> {
-        let decades = (self.least.log10().floor() as i32)..=(self.most.log10().ceil() as i32);
-        decades
-            .flat_map(|decade| digits.iter().map(move |digit| digit * 10f64.powi(decade)))
-            .filter(|value| (self.least..=self.most).contains(value))
+/// A logarithmic axis with a label at 1, 2, 5, 10, … or, where these are many, at the powers of ten, and thin lines between.
+fn axis(values: impl Iterator<Item = f64>) -> WithKeyPoints<LogCoord<f64>> {
+    let (least, most) = values.fold((f64::MAX, f64::MIN_POSITIVE), |(least, most), value| {
+        (least.min(value), most.max(value))
+    });
+    let range = least.min(most) * 0.95..most * 1.05;
+    let decades = (range.start.log10().floor() as i32)..=(range.end.log10().ceil() as i32);
+    let steps = |digits: &[f64]| -> Vec<f64> {
+        let all = decades.clone().map(|decade| 10f64.powi(decade));
+        all.flat_map(|power| digits.iter().map(move |digit| digit * power))
+            .filter(|value| range.contains(value))
             .collect()
+    };
+    let mut bold = steps(&[1.0, 2.0, 5.0]);
+    if bold.len() > 12 {
+        bold = steps(&[1.0]);
     }
-}
-
-impl Ranged for Decades {
-    type FormatOption = NoDefaultFormatting;
-    type ValueType = f64;
-
-    fn map(&self, value: &f64, (from, to): (i32, i32)) -> i32 {
-        let share = (value / self.least).ln() / (self.most / self.least).ln();
-        from + (share * f64::from(to - from)).round() as i32
-    }
-
-    fn key_points<Hint: KeyPointHint>(&self, hint: Hint) -> Vec<f64> {
-        if !hint.weight().allow_light_points() {
-            let bold = self.steps(&[1.0, 2.0, 5.0]);
-            return if bold.len() > 12 {
-                self.steps(&[1.0])
-            } else {
-                bold
-            };
-        }
-        self.steps(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
-    }
-
-    fn range(&self) -> std::ops::Range<f64> {
-        self.least..self.most
-    }
-}
-
-impl plotters::coord::ranged1d::ValueFormatter<f64> for Decades {
-    fn format(value: &f64) -> String {
-        format!("{value}")
-    }
+    let light = steps(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]);
+    range
+        .log_scale()
+        .with_key_points(bold)
+        .with_light_points(light)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
+    use plotters::coord::ranged1d::Ranged;
+
     use super::*;
     use crate::results::Row;
     use crate::sample::Sample;
@@ -336,10 +305,16 @@ mod tests {
 
     #[test]
     fn a_logarithmic_axis_has_its_ends_where_the_values_are() {
-        let axis = Decades::around([1.0, 256.0].into_iter());
-        assert_eq!(axis.map(&axis.least, (0, 500)), 0);
-        assert_eq!(axis.map(&axis.most, (0, 500)), 500);
-        assert_eq!(axis.steps(&[1.0]), [1.0, 10.0, 100.0]);
+        let axis = axis([1.0, 256.0].into_iter());
+        let Range { start, end } = axis.range();
+        assert_eq!(
+            (axis.map(&start, (0, 500)), axis.map(&end, (0, 500))),
+            (0, 500)
+        );
+        assert_eq!(
+            axis.bold_points(),
+            [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0]
+        );
     }
 
     /// A row with latencies and with figures that grow with its size.
