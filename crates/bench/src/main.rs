@@ -19,7 +19,6 @@ mod heap;
 mod herd;
 mod hold;
 mod jvm;
-mod limits;
 mod looping;
 mod page;
 mod plots;

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use crate::context::{Context, Form};
 use crate::jvm;
-use crate::limits;
 use crate::plots;
 use crate::results::{self, Outcome};
 use crate::sample::{self, Spread};
@@ -118,8 +117,7 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
     let table = results::table(&rest);
     let targets = targets::table(&rest);
     let _ = write!(text, "\n{READING}\n## Targets\n\n{targets}");
-    let limits = limits::text(&rest);
-    let _ = write!(text, "\n## Results\n\n{table}\n{limits}");
+    let _ = write!(text, "\n## Results\n\n{table}\n{LIMITS}");
     let kinds = kinds(&others, run);
     let _ = write!(
         text,
@@ -140,8 +138,7 @@ fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {
 fn kinds(outcomes: &[Outcome], run: &str) -> String {
     let targets = targets::table(outcomes);
     let table = results::table(outcomes);
-    let limits = limits::of_kinds(outcomes);
-    format!("This run: {run}.\n\n{targets}\n{table}\n{limits}")
+    format!("This run: {run}.\n\n{targets}\n{table}\n{LIMITS_OF_KINDS}")
 }
 
 fn root() -> PathBuf {
@@ -188,6 +185,40 @@ const READING: &str = "\
   queue or have the lock: each releases, hears of its turn, acquires and queues up. In `readers16` there is no writer.
 - Held locks: *heap* and *RSS* are a process's growth per lock from a tenth of the locks to all, without the list of
   guards; Redisson's heap is read after collections. CPU is the client process's. *lost* locks are no longer renewed.
+";
+
+/// What keeps each rate from being higher. The figures are in the table before it.
+const LIMITS: &str = "\
+## What limits it
+
+**The floors bound the ratios to Redisson.** A lock that cost nothing would have the rate of its floor, or a higher one only
+where it sends commands together that the floor sends one by one. Client and server share two cores, and one script call
+costs most of an acquisition.
+
+**One call at a time** (`solo`, `contend16`, `handoff`, `herd1000`). Of the time of a lock/unlock cycle, a second divided by
+*per second*, the client computes for *client* µs, the kernel for it for *kernel* µs, and the server with its kernel for
+*server* µs. In the rest, at least, one side waits for the other to wake.
+
+**Asleep between two calls** (`handoff`). The waiter of one floor reads the message itself; the other has a task that reads for
+many waiters and wakes them, as a client has.
+
+**Many concurrent calls** (`spread64`). A cycle costs the sum of *client*, *kernel* and *server*. The two floors with fred
+differ in `TCP_NODELAY` alone: with it each command is a write of its own, because fred flushes after each script call.
+Ours writes together what is ready.
+
+**A remote server** (`far8`, `farther64`). With fred's own sockets a small write waits for the reply to the one before.
+
+**More connections** (`spread64`). Each of them has writes of its own, so fewer commands share one.
+";
+
+/// The same for the scenarios that have a part of their own.
+const LIMITS_OF_KINDS: &str = "\
+**One turn after another** (`fair16`). A release, its message and the next owner's acquisition follow one another, two round
+trips, and the call with which the last owner queues up comes beside them: that is the floor's p50. Ours has one more script
+call for each acquisition, because a call that waits attempts again when it has subscribed.
+
+**Readers beside each other** (`readers16`). The server's script looks at the keys of all readers when one leaves. A writer
+needs a moment in which none reads, and a round ends after 4 s.
 ";
 
 #[cfg(test)]

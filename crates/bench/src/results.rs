@@ -58,18 +58,12 @@ impl Outcome {
 
     /// Ours divided by the other, in each round by itself.
     pub fn ratios(&self, other: &Row, figure: &str) -> Vec<f64> {
-        match self.row(OURS).filter(|ours| ours.system != other.system) {
-            Some(ours) => Self::ratios_of(ours, other, figure),
-            None => Vec::new(),
-        }
-    }
-
-    /// One system's figure divided by another one's, in each round by itself.
-    pub fn ratios_of(one: &Row, other: &Row, figure: &str) -> Vec<f64> {
-        let rounds = one.rounds.iter().zip(&other.rounds);
+        let ours = self.row(OURS).filter(|ours| ours.system != other.system);
+        let rounds = ours.into_iter().flat_map(|ours| &ours.rounds);
         let of = |sample: &Sample| sample.figures.get(figure).copied();
         rounds
-            .filter_map(|(one, other)| Some(of(one)? / of(other)?))
+            .zip(&other.rounds)
+            .filter_map(|(ours, other)| Some(of(ours)? / of(other)?))
             .collect()
     }
 
