@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use serde::Serialize;
 use test_support::peer::{Build, Peer};
 use test_support::{Control, Server, eventually, ms};
 
@@ -13,7 +14,8 @@ use crate::process::Cpu;
 use crate::sample::Sample;
 
 /// How much is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Form {
     Full,
     /// Three short rounds.

@@ -32,16 +32,26 @@ fn sample(nanos: Vec<u64>) -> Sample {
         .without(sample::FAIRNESS)
 }
 
-/// Each of them has two locks and two unlocks.
-fn with_cpu(sample: Sample, calls: i64, cpu: [Cpu; 2]) -> Sample {
-    let [client, server] = cpu.map(|cpu| Cpu {
+/// One after the other. Each of them has two locks and two unlocks.
+async fn played<O: Future<Output = u64>>(
+    context: &Context,
+    amount: Amount,
+    name: &'static str,
+    once: impl Fn() -> O,
+) -> Vec<(&'static str, Sample)> {
+    let (mut nanos, before, cpu) = (Vec::new(), context.scripts(), context.cpu());
+    for _ in 0..rounds(context, amount) {
+        nanos.push(once().await);
+    }
+    let [client, server] = context.cpu_since(cpu).map(|cpu| Cpu {
         user: cpu.user / 2.0,
         system: cpu.system / 2.0,
     });
-    let sample = sample.with_scripts(calls / 2);
-    sample
+    let sample = sample(nanos)
+        .with_scripts((context.scripts() - before) / 2)
         .with_cpu(client, server, ms(1_000))
-        .without(sample::CORES)
+        .without(sample::CORES);
+    vec![(name, sample)]
 }
 
 pub struct Ours {
@@ -78,15 +88,7 @@ impl Ours {
 
 impl System for Ours {
     fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
-        Box::pin(async move {
-            let (mut nanos, before, cpu) = (Vec::new(), context.scripts(), context.cpu());
-            for _ in 0..rounds(context, amount) {
-                nanos.push(self.once().await);
-            }
-            let cpu = context.cpu_since(cpu);
-            let calls = context.scripts() - before;
-            vec![(OURS, with_cpu(sample(nanos), calls, cpu))]
-        })
+        Box::pin(played(context, amount, OURS, || self.once()))
     }
 }
 
@@ -183,15 +185,7 @@ impl Bare {
 
 impl System for Bare {
     fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
-        Box::pin(async move {
-            let (mut nanos, before, cpu) = (Vec::new(), context.scripts(), context.cpu());
-            for _ in 0..rounds(context, amount) {
-                nanos.push(self.once().await);
-            }
-            let cpu = context.cpu_since(cpu);
-            let calls = context.scripts() - before;
-            vec![(self.name, with_cpu(sample(nanos), calls, cpu))]
-        })
+        Box::pin(played(context, amount, self.name, || self.once()))
     }
 }
 

@@ -115,7 +115,8 @@ impl System for Redisson {
             let before = context.scripts();
             let report = self.report(context, amount).await;
             let calls = context.scripts() - before;
-            let sample = Sample::of_tasks(report.times, report.took).with_scripts(calls);
+            let sample = Sample::of_readers(self.readers, report.times, report.took);
+            let sample = sample.with_scripts(calls);
             vec![(NAME, sample)]
         })
     }

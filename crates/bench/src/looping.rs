@@ -205,7 +205,8 @@ impl<W: Worker> System for Looping<W> {
             let (times, took) = run(&self.workers, amount, self.timed, section).await;
             let [client, server] = context.cpu_since(cpu);
             let calls = context.scripts() - before;
-            let sample = Sample::of_tasks(times, took)
+            let readers = self.workers.iter().filter(|one| one.reads()).count();
+            let sample = Sample::of_readers(readers, times, took)
                 .with_scripts(calls)
                 .with_cpu(client, server, took);
             vec![(self.name, sample)]

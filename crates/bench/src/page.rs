@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::context::{Context, Form};
 use crate::jvm;
 use crate::plots;
 use crate::results::{self, Outcome};
 use crate::sample::{self, Spread};
 use crate::scenario::{RSLOCK, SCENARIOS};
-use crate::sweeps::{self, Sweep};
+use crate::sweeps::Sweep;
 use crate::targets;
 
 /// When and where a run was. `cargo xtask bench` knows the day and the compiler.
@@ -28,7 +30,7 @@ pub fn when_and_where(context: &Context) -> String {
 pub fn write_json(outcomes: &[Outcome], sweeps: &[Sweep], form: Form, run: &str) {
     let folder = root().join("target/bench");
     let file = folder.join("results.json");
-    let all = results::json(outcomes, sweeps::json(sweeps), form, run);
+    let all = json!({ "run": run, "form": form, "scenarios": outcomes, "sweeps": sweeps });
     let text = serde_json::to_string_pretty(&all).expect("plain data");
     let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
     written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -343,7 +343,7 @@ mod tests {
         });
         let sweeps = [sweeps::TASKS, sweeps::WAITERS, sweeps::HELD].map(|name| Sweep {
             name,
-            points: [1, 8, 256].map(|size| (size, rows(size))).to_vec(),
+            points: [1, 8, 256].map(|size| (size, rows(size))).into(),
         });
         let drawn = draw(&folder, &outcomes, &sweeps).expect("drawn");
         assert_eq!(drawn.len(), 6);

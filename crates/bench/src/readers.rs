@@ -6,10 +6,9 @@ use redisson_lock::{Lock, LockGuard};
 use test_support::ms;
 
 use crate::bare::{Argument, BareFred, Scripts, Which};
-use crate::context::{Amount, Context, Form, Played, System};
-use crate::jvm::{self, Redisson};
-use crate::looping::{Section, Timed, Worker, run};
-use crate::sample::{self, Sample};
+use crate::context::{Context, System};
+use crate::jvm::Redisson;
+use crate::looping::{Looping, Worker};
 use crate::scenario::{OURS, own};
 use crate::workers::{LEASE_MS, connect, owner, text};
 
@@ -28,16 +27,16 @@ pub async fn systems(context: &Context, readers: usize, writers: usize) -> Vec<B
         },
     };
     let ours = (0..readers + writers).map(part);
-    let mut systems = vec![Sections::boxed(OURS, ours.collect())];
+    let mut systems = vec![Looping::contending(OURS, ours.collect())];
     if let Some(peer) = context.jvm(1, ms(30_000)).await {
         let tasks = readers + writers;
         let redisson = Redisson::looping(peer, &own(NAME, "jvm"), 1, tasks, false);
         let redisson = redisson.of_kind("read-write").with_readers(readers);
-        systems.push(Box::new(InJvm(redisson)));
+        systems.push(Box::new(redisson));
     }
     let fred = BareFred::connect(context).await;
     let bare = (0..readers).map(|task| BareReader::new(&fred, &own(NAME, "fred"), task));
-    systems.push(Sections::boxed(ALONE, bare.collect()));
+    systems.push(Looping::contending(ALONE, bare.collect()));
     systems
 }
 
@@ -107,75 +106,6 @@ impl<S: Scripts> Worker for BareReader<S> {
 
     fn reads(&self) -> bool {
         true
-    }
-}
-
-/// From the latencies of each task, the readers' first.
-fn sample(mut times: Vec<Vec<u64>>, readers: usize, took: std::time::Duration) -> Sample {
-    let all = Sample::of_tasks(times.clone(), took);
-    let writes = times.split_off(readers);
-    let [read, write] = [times, writes].map(|times| Sample::of_tasks(times, took).figures);
-    let mut figures = all.figures;
-    figures.remove(sample::FAIRNESS);
-    figures.extend([
-        (sample::READS, read[sample::PER_SECOND]),
-        (sample::READ_P50, read[sample::P50]),
-        (sample::READ_P99, read[sample::P99]),
-    ]);
-    if write[sample::PER_SECOND] > 0.0 {
-        figures.extend([
-            (sample::WRITES, write[sample::PER_SECOND]),
-            (sample::WRITE_P50, write[sample::P50]),
-            (sample::WRITE_P99, write[sample::P99]),
-            (sample::LONGEST_WRITE, write[sample::LONGEST]),
-        ]);
-    }
-    Sample { figures, ..all }
-}
-
-struct Sections<W> {
-    name: &'static str,
-    workers: Vec<Arc<W>>,
-}
-
-impl<W: Worker> Sections<W> {
-    fn boxed(name: &'static str, workers: Vec<W>) -> Box<dyn System> {
-        let workers = workers.into_iter().map(Arc::new).collect();
-        Box::new(Self { name, workers })
-    }
-}
-
-impl<W: Worker> System for Sections<W> {
-    fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
-        Box::pin(async move {
-            let section = Section::new(context.is_checked(), None);
-            let readers = self.workers.iter().filter(|one| one.reads()).count();
-            let (before, cpu) = (context.scripts(), context.cpu());
-            let (times, took) = run(&self.workers, amount, Timed::Wait, Some(section)).await;
-            let [client, server] = context.cpu_since(cpu);
-            let sample = sample(times, readers, took)
-                .with_scripts(context.scripts() - before)
-                .with_cpu(client, server, took);
-            vec![(self.name, sample)]
-        })
-    }
-}
-
-struct InJvm(Redisson);
-
-impl System for InJvm {
-    fn play<'a>(&'a self, context: &'a Context, amount: Amount) -> Played<'a> {
-        Box::pin(async move {
-            let before = context.scripts();
-            let report = self.0.report(context, amount).await;
-            let sample = sample(report.times, self.0.readers, report.took);
-            let sample = sample.with_scripts(context.scripts() - before);
-            vec![(jvm::NAME, sample)]
-        })
-    }
-
-    fn warm(&self, form: Form) -> std::time::Duration {
-        form.warm_jvm()
     }
 }
 

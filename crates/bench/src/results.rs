@@ -1,15 +1,14 @@
-//! All that was measured, as a table and as JSON.
+//! All that was measured, and its tables.
 
 use std::fmt::Write as _;
 
-use serde_json::{Map, Value, json};
+use serde::Serialize;
 
-use crate::context::Form;
 use crate::sample::{self, Sample, Spread};
 use crate::scenario::{OURS, Scenario};
 
 /// One system in all rounds of a scenario.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Row {
     pub system: &'static str,
     pub rounds: Vec<Sample>,
@@ -37,9 +36,11 @@ impl Row {
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize)]
 pub struct Outcome {
+    #[serde(flatten)]
     pub scenario: Scenario,
+    #[serde(rename = "systems")]
     pub rows: Vec<Row>,
 }
 
@@ -66,48 +67,6 @@ impl Outcome {
             .filter_map(|(ours, other)| Some(of(ours)? / of(other)?))
             .collect()
     }
-
-    fn json(&self) -> Value {
-        let rows: Vec<Value> = self.rows.iter().map(|row| self.row_json(row)).collect();
-        json!({ "name": self.scenario.name, "text": self.scenario.text, "systems": rows })
-    }
-
-    fn row_json(&self, row: &Row) -> Value {
-        let rounds: Vec<Value> = row
-            .rounds
-            .iter()
-            .map(|round| json!(round.figures))
-            .collect();
-        let mut median = Map::new();
-        let names = row.rounds.first().map(|round| round.figures.keys());
-        for name in names.into_iter().flatten() {
-            if let Some(spread) = row.spread(name) {
-                median.insert((*name).to_owned(), json!(spread.median));
-            }
-        }
-        let mut ratios = Map::new();
-        for figure in self.scenario.compared {
-            let rounds = self.ratios(row, figure);
-            if let Some(spread) = Spread::of(rounds.iter().copied()) {
-                let Spread {
-                    median,
-                    least,
-                    most,
-                } = spread;
-                let ratio =
-                    json!({ "rounds": rounds, "median": median, "min": least, "max": most });
-                ratios.insert((*figure).to_owned(), ratio);
-            }
-        }
-        json!({ "system": row.system, "rounds": rounds, "median": median, "ours_divided_by_it": ratios })
-    }
-}
-
-/// Everything of a run but its plots.
-pub fn json(outcomes: &[Outcome], sweeps: Value, form: Form, run: &str) -> Value {
-    let outcomes: Vec<Value> = outcomes.iter().map(Outcome::json).collect();
-    let form = form.pick("full", "quick", "smoke");
-    json!({ "run": run, "form": form, "scenarios": outcomes, "sweeps": sweeps })
 }
 
 /// A column: its head, the figure, and how many digits follow the point.

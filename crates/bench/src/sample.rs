@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use serde::Serialize;
+
 use crate::process::Cpu;
 
 pub const ACQUISITIONS: &str = "acquisitions";
@@ -32,10 +34,12 @@ pub const WRITE_P99: &str = "write_p99_us";
 pub const LONGEST_WRITE: &str = "longest_write_ms";
 
 /// One system in one round.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Sample {
+    #[serde(flatten)]
     pub figures: BTreeMap<&'static str, f64>,
     /// Every latency in nanoseconds, in order of size.
+    #[serde(skip)]
     pub nanos: Vec<u64>,
 }
 
@@ -60,6 +64,31 @@ impl Sample {
             figures.insert(FAIRNESS, jain(&counts));
         }
         Self { figures, nanos }
+    }
+
+    /// The same where the first of the tasks read, with figures for the calls of either.
+    pub fn of_readers(readers: usize, mut tasks: Vec<Vec<u64>>, took: Duration) -> Self {
+        let mut all = Self::of_tasks(tasks.clone(), took);
+        if readers == 0 {
+            return all;
+        }
+        let writers = tasks.split_off(readers);
+        let [read, write] = [tasks, writers].map(|tasks| Self::of_tasks(tasks, took).figures);
+        all.figures.remove(FAIRNESS);
+        all.figures.extend([
+            (READS, read[PER_SECOND]),
+            (READ_P50, read[P50]),
+            (READ_P99, read[P99]),
+        ]);
+        if write[PER_SECOND] > 0.0 {
+            all.figures.extend([
+                (WRITES, write[PER_SECOND]),
+                (WRITE_P50, write[P50]),
+                (WRITE_P99, write[P99]),
+                (LONGEST_WRITE, write[LONGEST]),
+            ]);
+        }
+        all
     }
 
     /// Adds the script calls of the round.

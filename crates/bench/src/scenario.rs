@@ -1,5 +1,7 @@
 //! The list of scenarios, and the names of the systems and locks in them.
 
+use serde::Serialize;
+
 use crate::sample;
 
 pub const OURS: &str = "redisson-lock";
@@ -9,7 +11,7 @@ pub const FRED_DEFAULT: &str = "floor: two scripts (fred, default sockets)";
 pub const REDIS: &str = "floor: two scripts (redis-rs)";
 
 /// A name, what is done, and which figures are compared.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize)]
 pub struct Scenario {
     pub name: &'static str,
     pub text: &'static str,

@@ -1,8 +1,9 @@
 //! The same work by more and more tasks, waiters, and held locks. Only the full form has them.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 use test_support::ms;
 
 use crate::context::{Amount, Context};
@@ -12,55 +13,28 @@ use crate::scenarios::{holders, rounds, spread};
 use crate::{herd, sample};
 
 /// Rows of all systems at each of several sizes.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct Sweep {
     pub name: &'static str,
-    pub points: Vec<(usize, Vec<Row>)>,
+    /// By size.
+    pub points: BTreeMap<usize, Vec<Row>>,
 }
 
 impl Sweep {
     /// The systems, in their order.
     pub fn systems(&self) -> Vec<&'static str> {
-        let first = self.points.first();
-        first.map_or_else(Vec::new, |(_, rows)| {
-            rows.iter().map(|row| row.system).collect()
-        })
+        let first = self.points.values().next();
+        first.into_iter().flatten().map(|row| row.system).collect()
     }
 
     /// The medians of one system, by size.
     pub fn line(&self, system: &str, figure: &str) -> Vec<(f64, f64)> {
-        let at = |(size, rows): &(usize, Vec<Row>)| {
+        let at = |(size, rows): (&usize, &Vec<Row>)| {
             let row = rows.iter().find(|row| row.system == system)?;
             Some((*size as f64, row.spread(figure)?.median))
         };
         self.points.iter().filter_map(at).collect()
     }
-
-    fn json(&self) -> Value {
-        let points: Vec<Value> = self
-            .points
-            .iter()
-            .map(|(size, rows)| {
-                let systems: Vec<Value> = rows
-                    .iter()
-                    .map(|row| {
-                        let rounds: Vec<Value> = row
-                            .rounds
-                            .iter()
-                            .map(|round| json!(round.figures))
-                            .collect();
-                        json!({ "system": row.system, "rounds": rounds })
-                    })
-                    .collect();
-                json!({ "size": size, "systems": systems })
-            })
-            .collect();
-        json!({ "name": self.name, "points": points })
-    }
-}
-
-pub fn json(sweeps: &[Sweep]) -> Value {
-    sweeps.iter().map(Sweep::json).collect()
 }
 
 pub const TASKS: &str = "tasks";
@@ -70,21 +44,21 @@ pub const HELD: &str = "held";
 pub async fn all(context: &Context) -> Vec<Sweep> {
     let begin = Instant::now();
     let mut sweeps = Vec::new();
-    let mut points = Vec::new();
+    let mut points = BTreeMap::new();
     for tasks in [1, 2, 4, 8, 16, 32, 64, 128, 256] {
         let systems = spread(context, "spread", tasks).await;
         let rows = rounds(context, &systems, Amount::time(SECOND), ROUNDS).await;
-        points.push((tasks, rows));
+        points.insert(tasks, rows);
     }
     sweeps.push(finished(TASKS, points, begin));
-    let mut points = Vec::new();
+    let mut points = BTreeMap::new();
     for waiters in [1, 3, 10, 30, 100, 300, 1_000] {
         let systems = herd::systems(context, waiters).await;
         let rows = rounds(context, &systems, Amount::time(SECOND), ROUNDS).await;
-        points.push((waiters, rows));
+        points.insert(waiters, rows);
     }
     sweeps.push(finished(WAITERS, points, begin));
-    let mut points = Vec::new();
+    let mut points = BTreeMap::new();
     for count in [1, 10, 100, 1_000, 10_000, 50_000] {
         let plan = Plan {
             first: 0,
@@ -94,7 +68,7 @@ pub async fn all(context: &Context) -> Vec<Sweep> {
         let systems = holders(context, plan);
         let mut rows = rounds(context, &systems, Amount::time(SECOND), 1).await;
         in_all(&mut rows, count);
-        points.push((count, rows));
+        points.insert(count, rows);
     }
     sweeps.push(finished(HELD, points, begin));
     sweeps
@@ -111,7 +85,7 @@ fn in_all(rows: &mut [Row], count: usize) {
     }
 }
 
-fn finished(name: &'static str, points: Vec<(usize, Vec<Row>)>, begin: Instant) -> Sweep {
+fn finished(name: &'static str, points: BTreeMap<usize, Vec<Row>>, begin: Instant) -> Sweep {
     println!(
         "sweep of {name} done, {:.0} s after the first",
         begin.elapsed().as_secs_f64()
