@@ -17,7 +17,7 @@ pub struct Options {
 }
 
 pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
-    tools::system_package("c++", "g++", install)?;
+    tools::system_package("c++", ("g++", "gcc"), install)?;
     let tool = cargo_fuzz(install)?;
     let target = tools::target().join("fuzz");
     // What was found, and what reached new code, is tried first the next time.

@@ -20,6 +20,7 @@ mod interop;
 mod java;
 mod msrv;
 mod mutants;
+mod packages;
 mod page;
 mod pair;
 mod peers;

@@ -12,7 +12,7 @@ use crate::{Problem, cargo, ended};
 
 pub fn run(install: bool) -> Result<(), Problem> {
     let server = tools::redis_server(install)?;
-    tools::system_package("valgrind", "valgrind", install)?;
+    tools::system_package("valgrind", ("valgrind", "valgrind"), install)?;
     for release in [false, true] {
         let profile: &[&str] = if release { &["--release"] } else { &[] };
         let build = ["build", "--quiet", "--package", "bench", "--bin", "pair"];
