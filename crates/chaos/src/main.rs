@@ -84,7 +84,7 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     let servers = blocking(move || start(is_cluster)).await??;
     let start = Instant::now();
     if let Some(path) = &options.log {
-        events::write_to(path, start)?;
+        events::write_to(path)?;
     }
     let locks = plan();
     let terms = Terms {
