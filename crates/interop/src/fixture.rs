@@ -18,7 +18,7 @@ type Play = Arc<dyn Fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>> + Se
 /// Something that two parties do.
 #[derive(Clone)]
 pub struct Scenario {
-    pub name: &'static str,
+    pub name: String,
     pub play: Play,
     /// It belongs to the short run.
     pub short: bool,
@@ -32,12 +32,12 @@ pub struct Scenario {
 
 impl Scenario {
     pub fn new<F: Future<Output = ()> + Send + 'static>(
-        name: &'static str,
-        play: fn(Fixture) -> F,
+        name: impl Into<String>,
+        play: impl Fn(Fixture) -> F + Send + Sync + 'static,
     ) -> Self {
         let play: Play = Arc::new(move |fixture| Box::pin(play(fixture)));
         Self {
-            name,
+            name: name.into(),
             play,
             short: false,
             load: Load::IsWaitedFor,

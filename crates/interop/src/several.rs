@@ -26,97 +26,62 @@ const STAYING: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7
 const STUCK: &[&str] = &["3.12.5"];
 
 pub fn scenarios() -> Vec<Scenario> {
-    in_a_cluster()
-        .into_iter()
-        .chain(behind_sentinel())
-        .collect()
-}
-
-fn in_a_cluster() -> Vec<Scenario> {
-    use Topology::Cluster;
-    [
-        Scenario::new("cluster_exclusion", |f| exclusion(f, Cluster)).on(Cluster),
-        Scenario::new("cluster_nested", |f| nested(f, Cluster)).on(Cluster),
-        Scenario::new("cluster_woken_by_unlock", |f| woken_by_unlock(f, Cluster))
-            .on(Cluster)
-            .short(),
-        Scenario::new("cluster_woken_by_force_unlock", |f| {
-            woken_by_force_unlock(f, Cluster)
+    use Topology::{Cluster, Sentinel};
+    let mut all = [Cluster, Sentinel].map(on_both).concat();
+    all.extend([
+        on(Cluster, "woken_by_unlock", woken_by_unlock).short(),
+        on(Sentinel, "woken_by_unlock", woken_by_unlock),
+        on(Cluster, "failover_under_a_waiter", |f, _| {
+            cluster_failover(f)
         })
-        .on(Cluster),
-        Scenario::new("cluster_watchdog", |f| watchdog(f, Cluster)).on(Cluster),
-        Scenario::new("cluster_mixed_workers", |f| mixed_workers(f, Cluster)).on(Cluster),
-        Scenario::new("cluster_failover_under_a_waiter", cluster_failover)
-            .on(Cluster)
-            .not_first(OLD)
-            .not_second(OLD),
-        Scenario::new("cluster_slot_moves_under_a_waiter", slot_moves)
-            .on(Cluster)
+        .not_first(OLD)
+        .not_second(OLD),
+        on(Sentinel, "failover_under_a_waiter", |f, _| {
+            sentinel_failover(f)
+        })
+        .short(),
+        on(Cluster, "slot_moves_under_a_waiter", |f, _| slot_moves(f))
             .not_first(STUCK)
             .not_second(STAYING),
-        Scenario::new("cluster_fair_woken_by_unlock", |f| {
-            woken_by_unlock(f.of_kind("fair"), Cluster)
-        })
-        .on(Cluster),
-        Scenario::new("cluster_fair_mixed_workers", |f| {
-            mixed_workers(f.of_kind("fair"), Cluster)
-        })
-        .on(Cluster),
-        Scenario::new("cluster_rw_woken_by_unlock_wr", |f| {
-            woken_by_unlock(f.of_parts(Write, Read), Cluster)
-        })
-        .on(Cluster),
-        Scenario::new("cluster_rw_woken_by_unlock_rw", |f| {
-            woken_by_unlock(f.of_parts(Read, Write), Cluster)
-        })
-        .on(Cluster),
-        Scenario::new("cluster_rw_watchdog_rw", |f| {
-            watchdog(f.of_parts(Read, Write), Cluster)
-        })
-        .on(Cluster),
-        Scenario::new("cluster_rw_storm", |f| {
-            storm(f.of_parts(Read, Read), Cluster)
-        })
-        .on(Cluster),
-    ]
-    .into()
+        on(Cluster, "rw_watchdog_rw", |f, here| {
+            watchdog(f.of_parts(Read, Write), here)
+        }),
+    ]);
+    all
 }
 
-fn behind_sentinel() -> Vec<Scenario> {
-    use Topology::Sentinel;
+/// A scenario on these servers, with their word in front of its name.
+fn on<F: Future<Output = ()> + Send + 'static>(
+    topology: Topology,
+    what: &str,
+    play: impl Fn(Fixture, Topology) -> F + Send + Sync + 'static,
+) -> Scenario {
+    let name = format!("{}_{what}", topology.word());
+    Scenario::new(name, move |fixture| play(fixture, topology)).on(topology)
+}
+
+fn on_both(topology: Topology) -> Vec<Scenario> {
     [
-        Scenario::new("sentinel_rw_woken_by_unlock_wr", |f| {
-            woken_by_unlock(f.of_parts(Write, Read), Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_rw_woken_by_unlock_rw", |f| {
-            woken_by_unlock(f.of_parts(Read, Write), Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_rw_storm", |f| {
-            storm(f.of_parts(Read, Read), Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_fair_woken_by_unlock", |f| {
-            woken_by_unlock(f.of_kind("fair"), Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_fair_mixed_workers", |f| {
-            mixed_workers(f.of_kind("fair"), Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_exclusion", |f| exclusion(f, Sentinel)).on(Sentinel),
-        Scenario::new("sentinel_nested", |f| nested(f, Sentinel)).on(Sentinel),
-        Scenario::new("sentinel_woken_by_unlock", |f| woken_by_unlock(f, Sentinel)).on(Sentinel),
-        Scenario::new("sentinel_woken_by_force_unlock", |f| {
-            woken_by_force_unlock(f, Sentinel)
-        })
-        .on(Sentinel),
-        Scenario::new("sentinel_watchdog", |f| watchdog(f, Sentinel)).on(Sentinel),
-        Scenario::new("sentinel_mixed_workers", |f| mixed_workers(f, Sentinel)).on(Sentinel),
-        Scenario::new("sentinel_failover_under_a_waiter", sentinel_failover)
-            .on(Sentinel)
-            .short(),
+        on(topology, "exclusion", exclusion),
+        on(topology, "nested", nested),
+        on(topology, "woken_by_force_unlock", woken_by_force_unlock),
+        on(topology, "watchdog", watchdog),
+        on(topology, "mixed_workers", mixed_workers),
+        on(topology, "fair_woken_by_unlock", |f, here| {
+            woken_by_unlock(f.of_kind("fair"), here)
+        }),
+        on(topology, "fair_mixed_workers", |f, here| {
+            mixed_workers(f.of_kind("fair"), here)
+        }),
+        on(topology, "rw_woken_by_unlock_wr", |f, here| {
+            woken_by_unlock(f.of_parts(Write, Read), here)
+        }),
+        on(topology, "rw_woken_by_unlock_rw", |f, here| {
+            woken_by_unlock(f.of_parts(Read, Write), here)
+        }),
+        on(topology, "rw_storm", |f, here| {
+            storm(f.of_parts(Read, Read), here)
+        }),
     ]
     .into()
 }
