@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{LockClient, LockGuard, Owner};
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use test_support::peer::Peer;
 use test_support::{Control, ms};
 use tokio::process::Command;
@@ -36,14 +36,14 @@ impl Plan {
 }
 
 /// Memory at one moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Memory {
     heap: f64,
     resident: f64,
 }
 
 /// From the two moments, and what was counted while all were held.
-fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, take: Duration) -> Sample {
+fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, took: Duration) -> Sample {
     let locks = (plan.count - plan.first) as f64;
     let gone = plan.count as i64 - kept.keys;
     let figures = BTreeMap::from([
@@ -55,7 +55,7 @@ fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, take: Duration) -> Sample
             (memory[1].resident - memory[0].resident) / locks,
         ),
         (sample::LOST, gone.max(kept.lost) as f64),
-        (sample::TAKE, take.as_secs_f64()),
+        (sample::TAKE, took.as_secs_f64()),
     ]);
     Sample {
         figures,
@@ -64,6 +64,7 @@ fn sample(plan: Plan, memory: [Memory; 2], kept: Kept, take: Duration) -> Sample
 }
 
 /// What was counted while all locks were held.
+#[derive(Serialize, Deserialize)]
 struct Kept {
     cpu_ms: f64,
     calls: i64,
@@ -107,21 +108,8 @@ impl System for Ours {
                 .await
                 .expect("it runs");
             assert!(output.status.success(), "the process that holds has failed");
-            let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            let number = |key: &str| answer[key].as_f64().expect("a number");
-            let memory = |which: &str| Memory {
-                heap: number(&format!("{which}_heap")),
-                resident: number(&format!("{which}_resident")),
-            };
-            let kept = Kept {
-                cpu_ms: number("cpu_ms"),
-                calls: number("calls") as i64,
-                keys: number("keys") as i64,
-                lost: number("lost") as i64,
-                seconds: number("seconds"),
-            };
-            let take = Duration::from_secs_f64(number("take"));
-            let sample = sample(self.0, [memory("first"), memory("all")], kept, take);
+            let (memory, kept, took) = serde_json::from_slice(&output.stdout).expect("JSON");
+            let sample = sample(self.0, memory, kept, took);
             if context.is_checked() {
                 assert_eq!(sample.figures[sample::LOST], 0.0, "locks were lost");
             }
@@ -156,16 +144,11 @@ pub async fn child(port: u16, plan: Plan) {
     take(&client, &owner, &mut guards, plan.count).await;
     took += begin.elapsed();
     let all = memory((plan.count - plan.first) * size_of::<LockGuard>()).await;
-    let kept = keep(&mut control, std::process::id(), plan.time).await;
-    let stats = client.stats();
+    let mut kept = keep(&mut control, std::process::id(), plan.time).await;
+    kept.lost = client.stats().lost_total as i64;
     release(guards).await;
-    let answer = json!({
-        "first_heap": first.heap, "first_resident": first.resident,
-        "all_heap": all.heap, "all_resident": all.resident,
-        "cpu_ms": kept.cpu_ms, "calls": kept.calls, "keys": kept.keys, "seconds": kept.seconds,
-        "take": took.as_secs_f64(), "lost": stats.lost_total,
-    });
-    println!("{answer}");
+    let held = serde_json::to_string(&([first, all], kept, took));
+    println!("{}", held.expect("plain data"));
 }
 
 /// Acquires locks until there are this many, 200 in flight.

@@ -2,9 +2,9 @@
 //! with its plots, and a part of the README.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use fs_err as fs;
 use serde_json::json;
 
 use crate::context::{Context, Form};
@@ -28,40 +28,34 @@ pub fn when_and_where(context: &Context) -> String {
 }
 
 pub fn write_json(outcomes: &[Outcome], sweeps: &[Sweep], form: Form, run: &str) {
-    let folder = root().join("target/bench");
-    let file = folder.join("results.json");
     let all = json!({ "run": run, "form": form, "scenarios": outcomes, "sweeps": sweeps });
     let text = serde_json::to_string_pretty(&all).expect("plain data");
-    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, text));
-    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("{run}\nwritten: {}", file.display());
+    fs::create_dir_all(root().join("target/bench")).expect("a folder");
+    println!("{run}");
+    write_file("target/bench/results.json", &text);
 }
 
 /// Writes the page, whole, and its plots.
 pub fn write(outcomes: &[Outcome], sweeps: &[Sweep], run: &str) {
     let folder = root().join("docs/benchmarks");
-    let drawn = plots::draw(&folder, outcomes, sweeps)
-        .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-    let file = root().join("docs/benchmarks.md");
-    let written = fs::write(&file, text(outcomes, &drawn, run));
-    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("written: {}", file.display());
-    let file = root().join("README.md");
-    let readme = fs::read_to_string(&file).expect("it is there");
-    let written = fs::write(&file, with_part(&readme, BEGIN, &short(outcomes)));
-    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("written: {}", file.display());
+    let drawn = plots::draw(&folder, outcomes, sweeps).expect("drawn");
+    write_file(PAGE, &text(outcomes, &drawn, run));
+    let readme = fs::read_to_string(root().join("README.md")).expect("it is there");
+    write_file("README.md", &with_part(&readme, BEGIN, &short(outcomes)));
 }
 
 /// Writes the part of the page that has a run of its own.
 pub fn write_kinds(outcomes: &[Outcome], run: &str) {
-    let file = root().join("docs/benchmarks.md");
-    let page = fs::read_to_string(&file).expect("it is there");
-    let new = with_part(&page, KINDS_BEGIN, &kinds(outcomes, run));
-    let written = fs::write(&file, new);
-    written.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    println!("written: its part in {}", file.display());
+    let page = fs::read_to_string(root().join(PAGE)).expect("it is there");
+    write_file(PAGE, &with_part(&page, KINDS_BEGIN, &kinds(outcomes, run)));
 }
+
+fn write_file(name: &str, text: &str) {
+    fs::write(root().join(name), text).expect("it can be written");
+    println!("written: {name}");
+}
+
+const PAGE: &str = "docs/benchmarks.md";
 
 /// A text with another part after the mark.
 fn with_part(text: &str, mark: &str, new: &str) -> String {
