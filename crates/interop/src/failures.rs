@@ -78,11 +78,7 @@ pub async fn paused_holder(fixture: Fixture) {
 /// A waiter that stands still misses its turn; it takes no lock that another has got meanwhile, and
 /// is served later.
 async fn paused_waiter(fixture: Fixture) {
-    let (second, third, name) = (
-        &fixture.second.worker(),
-        &fixture.second.worker(),
-        &fixture.name,
-    );
+    let (second, third, name) = &fixture.second_workers();
     second.lock(name, Some(ms(30_000))).await.expect("free");
     let monitor = Monitor::start(fixture.port());
     let waiter = Doomed::start(&fixture, 1).await;

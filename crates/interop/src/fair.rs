@@ -236,11 +236,7 @@ async fn member_without_a_score(fixture: Fixture) {
 
 /// A process that stands still has its turn all the same: the others do not overtake it while its place counts.
 async fn stopped_head(fixture: Fixture) {
-    let (holder, second, name) = (
-        &fixture.second.worker(),
-        &fixture.second.worker(),
-        &fixture.name,
-    );
+    let (holder, second, name) = &fixture.second_workers();
     let (queue, control) = (Queue::of(name), &mut fixture.control());
     holder.lock(name, Some(ms(30_000))).await.expect("free");
     let monitor = Monitor::start(fixture.port());
@@ -267,11 +263,7 @@ async fn stopped_head(fixture: Fixture) {
 /// The place of a process that is gone keeps the others out until it ends, and no longer.
 async fn dead_head(fixture: Fixture) {
     const LEFT: u64 = 5_000;
-    let (holder, next, name) = (
-        &fixture.second.worker(),
-        &fixture.second.worker(),
-        &fixture.name,
-    );
+    let (holder, next, name) = &fixture.second_workers();
     let (queue, control) = (Queue::of(name), &mut fixture.control());
     holder.lock(name, Some(ms(60_000))).await.expect("free");
     let head = Doomed::tries(&fixture, ms(60_000)).await;

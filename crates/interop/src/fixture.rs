@@ -288,7 +288,13 @@ impl Fixture {
         (self.first.worker(), self.second.worker(), self.name.clone())
     }
 
-    /// The same, with the short watchdog timeout.
+    /// Two workers of the second party, and the name of the lock.
+    pub fn second_workers(&self) -> (Worker, Worker, String) {
+        let worker = || self.second.worker();
+        (worker(), worker(), self.name.clone())
+    }
+
+    /// A worker of each party, with the short watchdog timeout.
     pub fn quick_workers(&self) -> (Worker, Worker, String) {
         (
             self.quick_first.worker(),

@@ -21,11 +21,7 @@ pub fn scenarios() -> Vec<Scenario> {
 
 /// A process that is killed in a call for 3 s keeps the others from the free lock for as long after the lease, at most.
 async fn dead_head_that_waited_for_seconds(fixture: Fixture) {
-    let (holder, next, name) = (
-        &fixture.second.worker(),
-        &fixture.second.worker(),
-        &fixture.name,
-    );
+    let (holder, next, name) = &fixture.second_workers();
     let (queue, control) = (Queue::of(name), &mut fixture.control());
     holder.lock(name, Some(ms(60_000))).await.expect("free");
     let head = Doomed::tries(&fixture, ms(3_000)).await;

@@ -166,11 +166,7 @@ async fn place_of_two_calls(fixture: Fixture) {
 async fn told_head_leaves(fixture: Fixture) {
     const WAIT: u64 = 4_000;
     const LEFT: u64 = 8_000;
-    let (holder, next, name) = (
-        &fixture.second.worker(),
-        &fixture.second.worker(),
-        &fixture.name,
-    );
+    let (holder, next, name) = &fixture.second_workers();
     let (queue, control) = (Queue::of(name), &mut fixture.control());
     holder.lock(name, Some(ms(60_000))).await.expect("free");
     let monitor = Monitor::start(fixture.port());
