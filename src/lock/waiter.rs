@@ -310,12 +310,18 @@ impl Entry {
     /// has left behind may keep the lock from the others until the server answers again. A connection is waited for as
     /// before an attempt.
     pub(super) async fn server_answers(&self) -> Result<(), Error> {
-        let (now, timeout) = (Instant::now(), self.shared().command_timeout());
-        let route = self.route();
-        let problem = match route.problem(|since| now >= since + timeout) {
+        let (route, timeout) = (self.route(), self.shared().command_timeout());
+        let problem = || route.problem(|since| Instant::now() >= since + timeout);
+        let mut found = problem();
+        if matches!(found, Some(SendError::Unknown(_))) {
+            // In doubt it is sent a PING.
+            tokio::time::sleep(timeout / 2).await;
+            found = problem();
+        }
+        let problem = match found {
             None => return Ok(()),
             Some(silent @ SendError::Unknown(_)) => silent,
-            Some(_) => match route.ready(now + timeout).await {
+            Some(_) => match route.ready(Instant::now() + timeout).await {
                 Ok(_) => return Ok(()),
                 Err(problem) => problem,
             },

@@ -133,7 +133,7 @@ impl Lane {
     }
 
     /// Why no script can be sent now, if none can and that is no matter of a moment; or that the server has been silent since
-    /// then, if that is too long.
+    /// then, if that is too long. Such a connection is in doubt.
     pub(in crate::redis) fn problem(&self, is_long: impl Fn(Instant) -> bool) -> Option<SendError> {
         if matches!(*self.current.state.lock(), LaneState::Opening) {
             return None;
@@ -144,7 +144,10 @@ impl Lane {
             Some(Ok(link)) => link
                 .silent_since()
                 .filter(|since| is_long(*since))
-                .map(|_| SendError::Unknown(link.cause("the server is silent"))),
+                .map(|_| {
+                    link.doubt.notify_one();
+                    SendError::Unknown(link.cause("the server is silent"))
+                }),
         }
     }
 
