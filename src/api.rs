@@ -8,7 +8,7 @@ pub(crate) mod client;
 pub mod macro_support;
 pub(crate) mod multi;
 pub(crate) mod red;
-pub(crate) mod run;
+pub(crate) mod scope;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub mod test_util;

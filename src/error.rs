@@ -6,6 +6,7 @@ mod kind;
 mod operation;
 mod refusal;
 mod refused;
+mod sentences;
 mod tls;
 
 #[cfg(feature = "macros")]
@@ -21,11 +22,12 @@ pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;
 
 pub(crate) use cause::Cause;
-use cause::{Source, auth, denied, no_answer, redis, refusal, refused};
+use cause::{Source, refusal};
 pub(crate) use refusal::{
     Denied, RefusalKind, is_from_server, is_of_a_replica, line_in_script, missing_channel,
     pattern_of,
 };
+use sentences::{auth, denied, no_answer, redis, refused};
 
 /// Why a lock operation failed. A lock held by someone else is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, LockClient, LossReason};
+use redisson_lock::{Error, Lock, LockClient, LossReason};
 use test_support::{
     Fate, Monitor, PASS, ProxiedPair, RELEASE, TestServer, assert_matches, eventually, is_script,
     ms, stalls, tokio,
@@ -20,10 +20,13 @@ struct Waiter {
 impl Waiter {
     /// Waits until it stands in the queue.
     async fn of(client: &LockClient) -> Self {
+        Self::at(client, client.lock("a")).await
+    }
+
+    async fn at(client: &LockClient, lock: Lock) -> Self {
         let (tell_inside, inside) = tokio::sync::oneshot::channel();
         let (leave, left) = tokio::sync::oneshot::channel();
         let before = client.stats().waiting;
-        let lock = client.lock("a");
         let task = tokio::spawn(async move {
             let guard = lock.lock().await?;
             let _ = tell_inside.send(());
@@ -321,7 +324,8 @@ async fn a_release_that_may_have_freed_the_lock_hands_nothing_over() {
     pair.proxy.refuse(true);
     let unlocked = guard.unlock().await;
     assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
-    let waiter = Waiter::of(&pair.ours).await;
+    let patient = pair.ours.lock("a").retry_for(ms(20_000));
+    let waiter = Waiter::at(&pair.ours, patient).await;
     // The job has given up on a connection at least once when two calls have that began behind it.
     for _ in 0..2 {
         let away = pair.ours.lock("b").try_lock().await;

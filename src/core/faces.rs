@@ -70,6 +70,11 @@ impl LockCore {
         })
     }
 
+    /// Whether an operation of this client is in the way of this owner, and no hold.
+    pub fn is_behind_an_operation(&self, owner: OwnerKey) -> bool {
+        self.is_blocked(self.discipline.lane(owner)) && !self.is_excluded(owner)
+    }
+
     /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.
     pub(super) fn is_blocked(&self, lane: QueueLane) -> bool {
         if self.yields_to_other_lane(lane) {

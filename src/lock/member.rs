@@ -146,11 +146,14 @@ impl<K> Lock<K> {
         Some(send_error(problem, Operation::Acquiring).about(&self.given))
     }
 
-    /// Ends with an error when its server gives no answer for a command timeout.
+    /// Ends with an error when this client waits for an answer about it, and its server gives none for a command timeout.
     pub(crate) async fn silence(&self) -> Error {
         loop {
             tokio::time::sleep(self.command_timeout()).await;
-            let answers = async { self.entry()?.server_answers().await };
+            let answers = async {
+                let owner = self.current_owner()?.key(self.kind.face());
+                self.entry()?.server_answers(owner).await
+            };
             if let Err(error) = answers.await {
                 return error.about(&self.given);
             }

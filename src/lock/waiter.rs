@@ -126,7 +126,7 @@ impl Waiter {
                 tokio::select! {
                     biased;
                     () = self.notify.notified() => {}
-                    answers = Box::pin(self.entry.server_answers()) => answers?,
+                    answers = Box::pin(self.entry.server_answers(self.key())) => answers?,
                 }
                 continue;
             }
@@ -306,10 +306,13 @@ impl Entry {
         })
     }
 
-    /// Fails if the server has given no answer for a command timeout, to whichever call of this client: what that call
-    /// has left behind may keep the lock from the others until the server answers again. A connection is waited for as
-    /// before an attempt.
-    pub(super) async fn server_answers(&self) -> Result<(), Error> {
+    /// Fails if an operation of this client is in the way of this owner, and the server has given no answer for a command
+    /// timeout: what the operation has left behind may keep the lock from others until the server answers again. A
+    /// connection is waited for as before an attempt.
+    pub(super) async fn server_answers(&self, owner: OwnerKey) -> Result<(), Error> {
+        if !self.peek(|core| core.is_behind_an_operation(owner)) {
+            return Ok(());
+        }
         let (route, timeout) = (self.route(), self.shared().command_timeout());
         let problem = || route.problem(|since| Instant::now() >= since + timeout);
         let mut found = problem();
