@@ -228,10 +228,7 @@ async fn acquire(
         let mut seen = waking.version();
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            if !context.asks(request.wait) {
-                drop(permit);
-                return context.not_in_time(request, Some(waiter));
-            }
+            context.asks();
             permit.attempt(request, context).await?
         };
         let (left, sent_at) = match attempt {

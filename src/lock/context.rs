@@ -71,14 +71,9 @@ impl AcquireContext {
         }
     }
 
-    /// Before an attempt. `false`: its turn has come too late for one.
-    pub(super) fn asks(&mut self, wait: Wait) -> bool {
-        let now = Instant::now();
-        let in_time = wait.answered_by(self.began).is_none_or(|by| now < by);
-        if in_time {
-            self.asked_at = Some(now);
-        }
-        in_time
+    /// Before an attempt.
+    pub(super) fn asks(&mut self) {
+        self.asked_at = Some(Instant::now());
     }
 
     /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server.
