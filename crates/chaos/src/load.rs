@@ -181,10 +181,12 @@ impl Worker {
                 Err(_) => None,
             },
             1 => self.lock.try_lock().await?,
-            2 | 3 => match self.lock.try_lock_for(wait).await {
+            2 | 3 => match self.lock.try_lock_for(wait * 2).await {
                 Ok(taken) => taken,
                 // There was no time for an answer, or for the replicas.
-                Err(Error::NoAnswer { .. } | Error::TooFewReplicas { .. }) if wait < ENOUGH => None,
+                Err(Error::NoAnswer { .. } | Error::TooFewReplicas { .. }) if wait * 2 < ENOUGH => {
+                    None
+                }
                 Err(error) => return Err(error),
             },
             4 => {
@@ -320,7 +322,7 @@ impl Worker {
 
 /// Whether a lease was over when the answer came that it was granted.
 /// A wait of this length has an answer, and that of the replicas, on a busy machine too.
-const ENOUGH: Duration = Duration::from_millis(150);
+const ENOUGH: Duration = Duration::from_millis(300);
 
 fn is_over_already(error: &Error) -> bool {
     let source = std::error::Error::source(error);
