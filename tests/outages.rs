@@ -182,6 +182,7 @@ async fn calls_without_a_deadline_that_queue_when_the_outage_begins_end_too() {
     let multi = MultiLock::new([client.lock("a").retry_for(ms(0)), lock.clone()]).expect("two");
     let mut wrong = Vec::new();
     for of_several in [false, true] {
+        let before = client.stats().acquired_total;
         let guard = lock.lock().await.expect("free");
         let calls = tokio::spawn({
             let owners: Vec<_> = (0..3).map(|_| client.owner()).collect();
@@ -199,9 +200,14 @@ async fn calls_without_a_deadline_that_queue_when_the_outage_begins_end_too() {
                 }
             }
         });
-        eventually("they queue", ms(5_000), || client.stats().waiting >= 3).await;
-        // Those of several locks have found out that one of them is busy here.
-        tokio::time::sleep(ms(300)).await;
+        // Of several locks, one was taken and given back: the other one is waited for.
+        let acquired = 1 + u64::from(of_several);
+        eventually("they queue", ms(5_000), || {
+            let stats = client.stats();
+            let none_under_way = stats.held == 1 && stats.releasing == 0;
+            none_under_way && stats.waiting >= 3 && stats.acquired_total >= before + acquired
+        })
+        .await;
         server.pause();
         drop(guard);
         wrong.extend(calls.await.expect("no panic"));
