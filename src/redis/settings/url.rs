@@ -1,13 +1,15 @@
 //! Reads the address of a server, of the nodes of a cluster, or of sentinels.
 //!
-//! fred reads host, port, database and credentials. The rest is read here: fred ignores parameters that it does not
-//! know, and does not decode the path of a socket.
+//! No parser of URLs does this: those that keep to the grammar refuse passwords that say what they mean (`p@ss`, `a^b`,
+//! `100%`) and IPv6 addresses in parameters, and none says which part is wrong without quoting it.
 
 mod parameters;
 
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 use fred::prelude::{Config, ServerConfig};
+use percent_encoding::percent_decode_str;
 
 use super::Tls;
 use crate::error::{self, Error};
@@ -46,8 +48,7 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
                 .to_owned(),
         });
     }
-    let parts = Parts::of(rest);
-    let given = read(kind, &parts).map_err(|problem| malformed(kind, &problem))?;
+    let given = read(kind, rest).map_err(|problem| malformed(kind, &problem))?;
     match is_tls(scheme) {
         true => Ok(Given {
             config: secured(given.config, tls)?,
@@ -73,45 +74,17 @@ fn secured(_given: Config, _none: Option<&Tls>) -> Result<Config, Error> {
     Err(invalid(NO_TLS))
 }
 
-/// The parts of an address after its scheme, as they are written.
-struct Parts<'a> {
-    /// User, password, host and port.
-    authority: &'a str,
-    path: &'a str,
-    query: &'a str,
-    /// Path, query and what comes after them.
-    behind: &'a str,
-}
-
-impl<'a> Parts<'a> {
-    fn of(rest: &'a str) -> Self {
-        let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-        let (authority, behind) = rest.split_at(end);
-        let (before, _) = behind.split_once('#').unwrap_or((behind, ""));
-        let (path, query) = before.split_once('?').unwrap_or((before, ""));
-        Self {
-            authority,
-            path,
-            query,
-            behind,
-        }
-    }
-
-    /// User and password, and the server.
-    fn login_and_server(&self) -> (Option<&'a str>, &'a str) {
-        match self.authority.rsplit_once('@') {
-            Some((login, server)) => (Some(login), server),
-            None => (None, self.authority),
-        }
-    }
-}
-
-/// Reads an address of a known scheme, all but TLS. `Err`: what is wrong with it.
-fn read(kind: Scheme, parts: &Parts<'_>) -> Result<Given, String> {
-    if !matches!(kind, Scheme::Socket) && parts.behind.contains('@') {
+/// Reads an address of a known scheme from behind its `://`, all but TLS. `Err`: what is wrong with it.
+fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, behind) = rest.split_at(end);
+    if !matches!(kind, Scheme::Socket) && behind.contains('@') {
         return Err(PERCENT_ENCODED.to_owned());
     }
-    let (login, _) = parts.login_and_server();
+    let (login, host) = match authority.rsplit_once('@') {
+        Some((login, host)) => (Some(login), host),
+        None => (None, authority),
+    };
     let (user, password) = login.map_or(("", ""), |login| {
         login.split_once(':').unwrap_or((login, ""))
     });
@@ -119,78 +92,128 @@ fn read(kind: Scheme, parts: &Parts<'_>) -> Result<Given, String> {
     if !user.is_empty() && password.is_empty() {
         return Err(NO_PASSWORD.to_owned());
     }
-    if parts.behind.contains('#') {
+    if behind.contains('#') {
         return Err("a `#` is written as %23".to_owned());
     }
-    let config = match kind {
-        Scheme::Socket => socket(parts)?,
-        kind => server(kind, parts)?,
+    let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
+    let mut config = Config {
+        username: decoded(user)?,
+        password: decoded(password)?,
+        ..Config::default()
     };
-    let Parameters {
-        nodes,
-        service_name,
-        sentinel_credentials,
-    } = Parameters::read(parts.query, kind.parameters())?;
-    let hosts = config.server.hosts().into_iter();
-    // The host comes before the nodes of the query: it is asked first.
-    let hosts = hosts.map(|server| (server.host.to_string(), server.port));
-    let hosts = hosts.chain(nodes).collect();
-    let server = match (kind, service_name) {
-        (Scheme::Server | Scheme::Socket, _) => config.server,
-        (Scheme::Cluster, _) => ServerConfig::new_clustered(hosts),
-        (Scheme::Sentinel, Some(name)) => ServerConfig::new_sentinel(hosts, name),
-        (Scheme::Sentinel, None) => {
+    let mut hosts = Vec::new();
+    if matches!(kind, Scheme::Socket) {
+        config.server = socket(path, host, login.is_some())?;
+    } else {
+        // It comes before the nodes of the query: it is asked first.
+        hosts.push(host_and_port(host, kind.default_port())?);
+        config.database = database(path)?;
+    }
+    let parameters = Parameters::read(query, kind.parameters())?;
+    hosts.extend(parameters.nodes);
+    match (kind, hosts.first(), parameters.service_name) {
+        (Scheme::Server, Some((host, port)), _) => {
+            config.server = ServerConfig::new_centralized(host.as_str(), *port);
+        }
+        (Scheme::Server | Scheme::Socket, ..) => {}
+        (Scheme::Cluster, ..) => config.server = ServerConfig::new_clustered(hosts),
+        (Scheme::Sentinel, _, Some(name)) => {
+            config.server = ServerConfig::new_sentinel(hosts, name)
+        }
+        (Scheme::Sentinel, _, None) => {
             return Err("the parameter `sentinelServiceName` is missing".to_owned());
         }
-    };
+    }
     Ok(Given {
-        config: Config { server, ..config },
-        sentinel_credentials,
+        config,
+        sentinel_credentials: parameters.sentinel_credentials,
     })
 }
 
-/// The first server of an address, with credentials and database.
-fn server(kind: Scheme, parts: &Parts<'_>) -> Result<Config, String> {
-    let address = format!("redis://{}{}", parts.authority, parts.path);
-    let config = match kind {
-        // Another port is the default. Without a name fred refuses the address.
-        Scheme::Sentinel => Config::from_url_sentinel(&(address + "?sentinelServiceName=name")),
-        _ => Config::from_url_centralized(&address),
-    };
-    config.map_err(|_| wrong_part(parts).to_owned())
+/// User or password; `None`: there is none.
+fn decoded(text: &str) -> Result<Option<String>, &'static str> {
+    let text = percent_decode_str(text).decode_utf8();
+    let text = text.map_err(|_| "user or password is not UTF-8 when it is decoded")?;
+    Ok((!text.is_empty()).then(|| text.into_owned()))
 }
 
-/// A Unix socket, with credentials.
+/// Reads `host[:port]`, where an IPv6 address has brackets.
+fn host_and_port(text: &str, default: u16) -> Result<(String, u16), &'static str> {
+    let host_end = match (text.starts_with('['), text.find(']')) {
+        (true, None) => return Err("the `[` of the host is not closed"),
+        (true, Some(end)) => end + 1,
+        (false, _) if text.matches(':').count() > 1 => {
+            return Err(
+                "the host has more than one `:`, and an IPv6 address is written as `[::1]`",
+            );
+        }
+        (false, _) => text.find(':').unwrap_or(text.len()),
+    };
+    let (host, port) = text.split_at(host_end);
+    let is_ip_v6 = |host: &str| host.parse::<Ipv6Addr>().is_ok();
+    if host.is_empty() {
+        Err("the host is missing")
+    } else if !port.is_empty() && !port.starts_with(':') {
+        Err("something other than `:` and the port is after the `]` of the host")
+    } else if host.starts_with('[') && !is_ip_v6(&host[1..host.len() - 1]) {
+        Err("what is between the `[` and the `]` of the host is no IPv6 address")
+    } else if !host.starts_with('[') && host.contains(|letter| !is_of_host(letter)) {
+        Err("the host has a character that no host has")
+    } else {
+        let port = match port.strip_prefix(':') {
+            None | Some("") => Some(default),
+            Some(port) => number(port),
+        };
+        let port = port.ok_or("the port is not a number up to 65535")?;
+        Ok((host.to_owned(), port))
+    }
+}
+
+/// Redis, or who resolves the name, decides about the rest.
+fn is_of_host(letter: char) -> bool {
+    letter.is_ascii_graphic() && !"#%/:<>?@[\\]^|".contains(letter)
+}
+
+/// Reads the path of an address.
+fn database(path: &str) -> Result<Option<u8>, &'static str> {
+    match path.strip_prefix('/') {
+        None | Some("") => Ok(None),
+        Some(database) => match number(database) {
+            None => Err("the database is not a number up to 255"),
+            database => Ok(database),
+        },
+    }
+}
+
+/// A number in digits alone, if it is not too large.
+fn number<N: FromStr>(text: &str) -> Option<N> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
+}
+
+/// A Unix socket.
 #[cfg(unix)]
-fn socket(parts: &Parts<'_>) -> Result<Config, String> {
+fn socket(path: &str, host: &str, has_login: bool) -> Result<ServerConfig, &'static str> {
     use std::os::unix::ffi::OsStringExt;
 
-    let (login, host) = parts.login_and_server();
     if !["", "localhost"].contains(&host) {
-        let problem = match login {
-            None => "the path begins with a third `/`",
-            Some(_) => "after user and password the host of a socket is `localhost`",
-        };
-        return Err(problem.to_owned());
+        return Err(match has_login {
+            false => "the path begins with a third `/`",
+            true => "after user and password the host of a socket is `localhost`",
+        });
     }
-    let path: Vec<u8> = percent_encoding::percent_decode_str(parts.path).collect();
+    let path: Vec<u8> = percent_decode_str(path).collect();
     if path.len() < 2 {
-        return Err("the path of the socket is missing".to_owned());
+        return Err("the path of the socket is missing");
     }
-    let credentials = match login {
-        Some(login) => Config::from_url_centralized(&format!("redis://{login}@localhost")),
-        None => Ok(Config::default()),
-    };
-    let path = std::ffi::OsString::from_vec(path);
-    Ok(Config {
-        server: ServerConfig::new_unix_socket(path),
-        ..credentials.map_err(|_| PERCENT_ENCODED.to_owned())?
-    })
+    Ok(ServerConfig::new_unix_socket(std::ffi::OsString::from_vec(
+        path,
+    )))
 }
 
 #[cfg(not(unix))]
-fn socket(_parts: &Parts<'_>) -> Result<Config, String> {
-    Err("there are no Unix sockets here".to_owned())
+fn socket(_path: &str, _host: &str, _has_login: bool) -> Result<ServerConfig, &'static str> {
+    Err("there are no Unix sockets here")
 }
 
 fn malformed(kind: Scheme, problem: &str) -> Error {
@@ -202,39 +225,6 @@ const NO_PASSWORD: &str =
 
 const PERCENT_ENCODED: &str =
     "special characters of user and password are written percent-encoded, a `/` as %2F";
-
-/// What is wrong after the scheme of a URL that the parser has refused without saying where.
-fn wrong_part(parts: &Parts<'_>) -> &'static str {
-    let (login, server) = parts.login_and_server();
-    let host_end = match (server.starts_with('['), server.find(']')) {
-        (true, None) => return "the `[` of the host is not closed",
-        (true, Some(end)) => end + 1,
-        (false, _) if server.matches(':').count() > 1 => {
-            return "the host has more than one `:`, and an IPv6 address is written as `[::1]`";
-        }
-        (false, _) => server.find(':').unwrap_or(server.len()),
-    };
-    let (host, port) = server.split_at(host_end);
-    let database = parts.path.strip_prefix('/').unwrap_or_default();
-    if host.is_empty() {
-        "the host is missing"
-    } else if !port.is_empty() && !port.starts_with(':') {
-        "something other than `:` and the port is after the `]` of the host"
-    } else if port.len() > 1 && !is_number::<u16>(&port[1..]) {
-        "the port is not a number up to 65535"
-    } else if !database.is_empty() && !is_number::<u8>(database) {
-        "the database is not a number up to 255"
-    } else if login.is_some_and(|login| login.contains('%')) {
-        "user or password is not UTF-8 when it is decoded"
-    } else {
-        "the host has a character that no host has"
-    }
-}
-
-/// Whether it consists of digits, and is not too large.
-fn is_number<N: FromStr>(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<N>().is_ok()
-}
 
 /// Whether this is a scheme by the URL grammar. A password with `://` in it must not be quoted as
 /// one.
@@ -271,6 +261,13 @@ impl Scheme {
                 "redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…]\
                  [&sentinelUsername=user][&sentinelPassword=password]"
             }
+        }
+    }
+
+    fn default_port(self) -> u16 {
+        match self {
+            Self::Sentinel => 26379,
+            Self::Server | Self::Socket | Self::Cluster => 6379,
         }
     }
 

@@ -102,6 +102,9 @@ fn what_is_wrong_with_an_address_is_said_part_by_part_and_without_its_password()
         ("redis://:hidden@h:-1", "the port is not a number"),
         ("redis://:hidden@[::1]:port/1", "the port is not a number"),
         ("redis://:hidden@[::1]6379", "after the `]` of the host"),
+        ("redis://:hidden@[::hid]:1", "is no IPv6 address"),
+        ("redis://:hidden@h%68:1", "a character that no host has"),
+        ("redis://:hid%ffden@h", "is not UTF-8 when it is decoded"),
         ("redis://:hidden@h/x/y", "the database is not a number"),
         ("redis://:hidden@h/x", "the database is not a number"),
         ("redis://:hidden@h:1/256", "the database is not a number"),
@@ -168,6 +171,10 @@ fn every_form_of_an_address_means_what_it_says() {
         ("redis://[::1]/255", "server [::1]:6379 Some(255) - -"),
         ("redis://:p@h", "server h:6379 None :p -"),
         ("redis://u:p%2f%25@h:1/7", "server h:1 Some(7) u:p/% -"),
+        (
+            "redis://:p@s:s^|{}<>[]\\\"`é 1%@h",
+            "server h:6379 None :p@s:s^|{}<>[]\\\"`é 1% -",
+        ),
         ("redis-cluster://h", "cluster h:6379 None - -"),
         (
             "redis-cluster://h:1/0?node=b:2",

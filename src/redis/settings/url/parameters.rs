@@ -4,6 +4,8 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
+use super::host_and_port;
+
 /// Another node of the cluster, or another sentinel. May be there several times.
 pub(super) const NODE: &str = "node";
 /// What the sentinels call the primary and its replicas.
@@ -52,8 +54,9 @@ impl Parameters {
             }
             let once = match name {
                 NODE => {
-                    let node = node(&value).ok_or_else(|| wrong("is not host:port"))?;
-                    nodes.push(node);
+                    // Without a port it has the 0, which is no port.
+                    let node = host_and_port(&value, 0).ok().filter(|(_, port)| *port > 0);
+                    nodes.push(node.ok_or_else(|| wrong("is not host:port"))?);
                     continue;
                 }
                 SERVICE_NAME => &mut service_name,
@@ -84,15 +87,6 @@ fn unknown(name: &str) -> String {
         // It may be part of a password whose `?` was not encoded.
         false => "unknown parameter".to_owned(),
     }
-}
-
-/// Reads `host:port`, where an IPv6 address has brackets.
-fn node(text: &str) -> Option<(String, u16)> {
-    let (host, port) = text.rsplit_once(':')?;
-    let is_bracketed = host.starts_with('[') && host.ends_with(']');
-    let is_host = !host.is_empty() && !host.contains(['/', '@', ' ']);
-    let port = port.parse().ok().filter(|port| *port > 0)?;
-    (is_host && (is_bracketed || !host.contains(':'))).then(|| (host.to_owned(), port))
 }
 
 /// A longer name is no mistake in a name.
