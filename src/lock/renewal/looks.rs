@@ -15,8 +15,8 @@ use crate::core::LockCore;
 use crate::redis::Changed;
 use crate::state::entry::{Entry, Locks};
 
-/// What is still to be looked at, in the order of the reports. In each window a lock is read at most once, and no more
-/// holds than the window allows: what comes above it waits.
+/// What is still to be looked at, in the order of the reports. In each window a lock is read at most once, no more holds
+/// are than the window allows, and all locks are gone through at most once: what comes above it waits.
 #[derive(Default)]
 pub(super) struct Looks {
     waiting: VecDeque<Waiting>,
@@ -28,8 +28,6 @@ pub(super) struct Looks {
     again: BTreeMap<Box<str>, Weak<Entry>>,
     /// Connections of these numbers may have missed reports.
     lanes: BTreeSet<usize>,
-    /// When all that is held over such connections may be looked at again.
-    lanes_at: Option<Instant>,
     /// When this window ends. `None`: nothing was looked at yet.
     until: Option<Instant>,
     /// Looked at in this window.
@@ -90,14 +88,13 @@ impl Looks {
         }
     }
 
-    /// Everything that is held over connections that may have missed reports, at most once in a while: to find it takes a
-    /// walk through all locks.
-    fn push_lanes(&mut self, locks: &Locks, now: Instant) {
-        if self.lanes.is_empty() || self.lanes_at.is_some_and(|at| now < at) {
+    /// Everything that is held over connections that may have missed reports, once in a window: to find it takes a walk
+    /// through all locks.
+    fn push_lanes(&mut self, locks: &Locks) {
+        let lanes = std::mem::take(&mut self.lanes);
+        if lanes.is_empty() {
             return;
         }
-        self.lanes_at = Some(now + LANES_PAUSE);
-        let lanes = std::mem::take(&mut self.lanes);
         let mut entries = locks.all();
         entries.retain(|entry| lanes.contains(&entry.route().lane()) && entry.note_report());
         // What can be sent together is side by side.
@@ -109,10 +106,9 @@ impl Looks {
 
     /// Waits until something is to be looked at that was held back.
     pub(super) async fn are_due(&self) {
-        let is_behind = !self.waiting.is_empty() || !self.again.is_empty();
-        let window = self.until.filter(|_| is_behind);
-        let lanes = self.lanes_at.filter(|_| !self.lanes.is_empty());
-        sleep_until(window.into_iter().chain(lanes).min()).await;
+        let is_behind =
+            !(self.waiting.is_empty() && self.again.is_empty() && self.lanes.is_empty());
+        sleep_until(self.until.filter(|_| is_behind)).await;
     }
 
     /// What is to be looked at now, as calls to be sent.
@@ -125,8 +121,8 @@ impl Looks {
             for (name, entry) in std::mem::take(&mut self.again) {
                 self.push(name, entry, true);
             }
+            self.push_lanes(locks);
         }
-        self.push_lanes(locks, now);
         let mut looks = Renewals::default();
         while self.holds < HOLDS_A_WINDOW
             && let Some(next) = self.waiting.pop_front()
@@ -147,7 +143,7 @@ impl Looks {
     }
 }
 
-/// No lock is read twice in this time.
+/// How long a window is.
 const WINDOW: Duration = Duration::from_millis(50);
 
 /// 2,000 a second.
@@ -157,8 +153,6 @@ const HOLDS_A_WINDOW: usize = 100;
 const REPORTED_MAX: usize = 2_000;
 
 const PAUSE: Duration = Duration::from_secs(60);
-
-const LANES_PAUSE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -230,8 +224,8 @@ mod tests {
         assert_eq!(looked_at(&looks.take(locks)), 0);
         looks.are_due().await;
         assert_eq!(looked_at(&looks.take(locks)), 1);
-        assert!(start.elapsed() >= LANES_PAUSE, "{:?}", start.elapsed());
-        let again = tokio::time::timeout(LANES_PAUSE * 2, looks.are_due());
+        assert!(start.elapsed() >= WINDOW, "{:?}", start.elapsed());
+        let again = tokio::time::timeout(WINDOW * 10, looks.are_due());
         assert!(again.await.is_err(), "nothing was reported since");
         drop(guards);
         client.close(Duration::from_secs(5)).await;
