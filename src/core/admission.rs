@@ -192,7 +192,7 @@ impl LockCore {
             (Life::Open | Life::Closing | Life::Closed, _) => return Err(Rejected::Closed),
         };
         let owner = waiter.owner;
-        self.asks(now, id, out);
+        self.note_polled(now, id, out);
         self.queue.clear_wake(id);
         self.queue.set_field(id, field);
         if let Some(admission) = self.pick_up(now, id, &waiter, out) {
@@ -392,7 +392,7 @@ impl LockCore {
         out: &mut Effects,
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
-            core.asks(now, permit.waiter, out);
+            core.note_polled(now, permit.waiter, out);
             let around = core.acquire_of(permit).map(|acquire| acquire.around);
             let reason = core.change(now, permit.owner, out, |own, cx| {
                 if own

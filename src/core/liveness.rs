@@ -23,7 +23,7 @@ impl LockCore {
     /// lock before.
     pub fn waits(&mut self, now: Time, id: WaiterId, until: Time, out: &mut Effects) {
         self.step(now, out, |core, out| {
-            core.asks(now, id, out);
+            core.note_polled(now, id, out);
             core.queue.set_waits_until(id, Some(until));
             // A job took its attempt over, and gave the place up.
             if core.lacks_place(id) {
@@ -32,11 +32,11 @@ impl LockCore {
         });
     }
 
-    /// Another process may have freed the lock. `told`: it is the turn of this owner in the server's queue.
-    pub fn note_change(&mut self, now: Time, told: Option<OwnerKey>, out: &mut Effects) {
+    /// Another process may have freed the lock. `next`: it is the turn of this owner in the server's queue.
+    pub fn note_change(&mut self, now: Time, next: Option<OwnerKey>, out: &mut Effects) {
         self.step(now, out, |core, out| {
-            if let Some(owner) = told {
-                core.change(now, owner, out, OwnerState::told);
+            if let Some(owner) = next {
+                core.change(now, owner, out, OwnerState::notify_turn);
             }
             for lane in core.discipline.shared_lanes() {
                 let waiting = core.queue.head(*lane).filter(|head| {
@@ -51,8 +51,8 @@ impl LockCore {
     }
 
     /// A call that only has a place is polled. Returns whether it has its turn.
-    pub fn asks_for_its_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
-        self.step(now, out, |core, out| core.asks(now, id, out));
+    pub fn poll_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
+        self.step(now, out, |core, out| core.note_polled(now, id, out));
         self.has_turn(now, id)
     }
 
@@ -96,11 +96,11 @@ impl LockCore {
     }
 
     /// A waiter is polled.
-    pub(super) fn asks(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+    pub(super) fn note_polled(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
         self.queue.take_back(id);
         let told = self.discipline.keeps_places().then(|| self.queue.get(id));
         if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
-            self.change(now, owner, out, |own, _| own.asks());
+            self.change(now, owner, out, |own, _| own.note_polled());
         }
         for lane in self.discipline.shared_lanes() {
             let turn = self.turn(*lane);
@@ -176,7 +176,7 @@ impl LockCore {
         }
         while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
             let waiter = self.change(now, owner, out, |own, cx| {
-                own.asks();
+                own.note_polled();
                 let waiter = own.op.acquire().map(|acquire| acquire.waiter);
                 own.end_acquire(AfterAcquire::Unknown, cx);
                 waiter

@@ -398,7 +398,7 @@ impl OwnerState {
     }
 
     /// It may be the first in the server's queue. Its calls have to ask from then on.
-    pub(super) fn told(&mut self, cx: &mut Context<'_>) {
+    pub(super) fn notify_turn(&mut self, cx: &mut Context<'_>) {
         if self.tenure.place == QueueSlot::Queued && cx.queues {
             self.tenure.place = QueueSlot::Notified;
             if self.op.is_idle() {
@@ -407,8 +407,8 @@ impl OwnerState {
         }
     }
 
-    /// A call of the owner asks.
-    pub(super) fn asks(&mut self) {
+    /// A call of the owner was polled.
+    pub(super) fn note_polled(&mut self) {
         if self.tenure.place == QueueSlot::Notified {
             self.tenure.place = QueueSlot::Queued;
         }

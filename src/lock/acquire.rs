@@ -228,7 +228,7 @@ async fn acquire(
         let mut seen = waking.version();
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            context.asks();
+            context.note_attempt();
             permit.attempt(request, context).await?
         };
         let (left, sent_at) = match attempt {

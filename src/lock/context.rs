@@ -72,7 +72,7 @@ impl AcquireContext {
     }
 
     /// Before an attempt.
-    pub(super) fn asks(&mut self) {
+    pub(super) fn note_attempt(&mut self) {
         self.asked_at = Some(Instant::now());
     }
 

@@ -199,11 +199,10 @@ pub(crate) struct MemberPlace {
 impl MemberPlace {
     /// Whether `try_lock` of its owner would not find others of this client before it. If it was passed over, it is back:
     /// nothing else takes it back.
-    pub(crate) fn asks(&self) -> bool {
+    pub(crate) fn poll_turn(&self) -> bool {
         let id = self.id;
-        let asks =
-            |core: &mut LockCore, now, out: &mut Effects| core.asks_for_its_turn(now, id, out);
-        self.entry.step(asks)
+        let poll = |core: &mut LockCore, now, out: &mut Effects| core.poll_turn(now, id, out);
+        self.entry.step(poll)
     }
 
     /// Fails when the client has ended.

@@ -10,7 +10,7 @@ use crate::base::backoff::Backoff;
 use crate::core::{OwnerKey, ThreadId, Total};
 use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::kind::LockKind;
-use crate::redis::channels::wait::{Hears, Subscription, UNCONFIRMED};
+use crate::redis::channels::wait::{ChannelObserver, Subscription, UNCONFIRMED};
 use crate::state::entry::Entry;
 use crate::state::shared::Shared;
 
@@ -96,19 +96,19 @@ impl Waking {
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-impl Hears for Entry {
-    fn note_change(self: Arc<Self>, told: Option<i64>) {
-        let told = told.map(|thread| OwnerKey::only(ThreadId(thread)));
-        self.step(|core, now, out| core.note_change(now, told, out));
+impl ChannelObserver for Entry {
+    fn note_change(self: Arc<Self>, next: Option<i64>) {
+        let next = next.map(|thread| OwnerKey::only(ThreadId(thread)));
+        self.step(|core, now, out| core.note_change(now, next, out));
     }
 }
 
 /// Requests the subscription.
 fn join(entry: &Arc<Entry>, waiter: &Waiter) -> Subscription {
     let subscription = entry.shared().channels.subscribe(&waiter.channel());
-    let hearer: Weak<dyn Hears> = Arc::<Entry>::downgrade(entry);
-    let told = entry.name.kind().has_queue().then(|| waiter.thread());
-    subscription.report_to(&hearer, told);
+    let observer: Weak<dyn ChannelObserver> = Arc::<Entry>::downgrade(entry);
+    let next = entry.name.kind().has_queue().then(|| waiter.thread());
+    subscription.report_to(&observer, next);
     subscription
 }
 

@@ -242,10 +242,10 @@ async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<Que
         loop {
             places.iter().try_for_each(MemberPlace::is_open)?;
             for (place, had_turn) in places.iter().zip(&mut had_turn) {
-                *had_turn = *had_turn || place.asks();
+                *had_turn = *had_turn || place.poll_turn();
             }
             if !had_turn.contains(&false) {
-                had_turn = places.iter().map(MemberPlace::asks).collect();
+                had_turn = places.iter().map(MemberPlace::poll_turn).collect();
             }
             if !had_turn.contains(&false) {
                 return Ok(None);

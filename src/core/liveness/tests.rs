@@ -50,7 +50,7 @@ fn a_place_that_was_passed_over_is_back_when_it_asks() {
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
     assert!(!fixture.core.has_turn(fixture.now, place));
     assert!(fixture.core.has_turn(fixture.now, next));
-    assert!(fixture.step(|core, now, out| core.asks_for_its_turn(now, place, out)));
+    assert!(fixture.step(|core, now, out| core.poll_turn(now, place, out)));
     assert!(
         !fixture.core.has_turn(fixture.now, next),
         "it is back at its place"

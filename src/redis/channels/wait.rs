@@ -122,18 +122,17 @@ struct Signal {
     confirmed: AtomicU64,
     refused: OnceLock<Cause>,
     notify: Notify,
-    /// They hear of everything too, whether or not the call is polled that listens. Several locks may have one channel:
-    /// `a` and `{a}`.
-    hearers: Mutex<SmallVec<[Hearer; 1]>>,
+    /// Several locks may have one channel: `a` and `{a}`.
+    observers: Mutex<SmallVec<[Observer; 1]>>,
 }
 
-/// And the thread id of the owner that is told by what it hears, if it is only one.
-type Hearer = (Weak<dyn Hears>, Option<i64>);
+/// With the thread id of the owner that messages on this channel are for, if there is exactly one.
+type Observer = (Weak<dyn ChannelObserver>, Option<i64>);
 
-/// What the calls that listen to a channel share.
-pub(crate) trait Hears: Send + Sync {
-    /// `told`: it may be the turn of the owner with this thread id.
-    fn note_change(self: Arc<Self>, told: Option<i64>);
+/// A lock, which hears of a channel whether or not its waiting calls are polled.
+pub(crate) trait ChannelObserver: Send + Sync {
+    /// `next`: it may be the turn of the owner with this thread id.
+    fn note_change(self: Arc<Self>, next: Option<i64>);
 }
 
 impl Signal {
@@ -141,13 +140,13 @@ impl Signal {
         // First: who still sees the old version is woken by the new one.
         *self.changed_at.lock() = Some(Instant::now());
         self.version.fetch_add(1, Ordering::AcqRel);
-        let hearers: SmallVec<[_; 1]> = {
-            let hearers = self.hearers.lock();
-            let alive = |(hearer, told): &Hearer| Some((hearer.upgrade()?, *told));
-            hearers.iter().filter_map(alive).collect()
+        let observers: SmallVec<[_; 1]> = {
+            let observers = self.observers.lock();
+            let alive = |(observer, next): &Observer| Some((observer.upgrade()?, *next));
+            observers.iter().filter_map(alive).collect()
         };
-        for (hearer, told) in hearers {
-            hearer.note_change(told);
+        for (observer, next) in observers {
+            observer.note_change(next);
         }
         isolated(|| self.notify.notify_waiters());
     }

@@ -433,7 +433,7 @@ fn an_attempt_of_an_owner_that_queued_first_is_made() {
         let mut fixture = Fixture::read_write();
         let [place, behind] = [first, later].map(|owner| fixture.call(owner, Order::Queued));
         let has_turn = |fixture: &mut Fixture, id| {
-            fixture.step(|core, now, out| core.asks_for_its_turn(now, id, out))
+            fixture.step(|core, now, out| core.poll_turn(now, id, out))
         };
         assert!(has_turn(&mut fixture, place));
         assert!(!has_turn(&mut fixture, behind));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
-use super::{Hears, Listener, Subscriptions};
+use super::{ChannelObserver, Listener, Subscriptions};
 use crate::error::Cause;
 use crate::names::wire::Announce;
 
@@ -80,12 +80,14 @@ impl Subscription {
         self.each().all(|part| *part.name == *channel)
     }
 
-    /// Has an entry hear what these parts hear, and the thread id of the owner that is told by that, if it is only one.
-    pub(crate) fn report_to(&self, hearer: &Weak<dyn Hears>, told: Option<i64>) {
+    /// Has a lock observe these channels; `next`: the thread id of the owner that their messages are for, if there is exactly
+    /// one.
+    pub(crate) fn report_to(&self, observer: &Weak<dyn ChannelObserver>, next: Option<i64>) {
         for part in self.each() {
-            let mut hearers = part.signal.hearers.lock();
-            hearers.retain(|(known, _)| known.strong_count() > 0 && !Weak::ptr_eq(known, hearer));
-            hearers.push((Weak::clone(hearer), told));
+            let mut observers = part.signal.observers.lock();
+            observers
+                .retain(|(known, _)| known.strong_count() > 0 && !Weak::ptr_eq(known, observer));
+            observers.push((Weak::clone(observer), next));
         }
     }
 
