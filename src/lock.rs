@@ -33,6 +33,7 @@ use crate::redis::SyncReplicas;
 use crate::state::client_handle::ClientHandle;
 use crate::state::measure::Class;
 
+pub(crate) use context::CallStage;
 pub(crate) use guard::at_risk;
 pub use guard::{FencedGuard, LockGuard};
 use hold_handle::HoldHandle;
@@ -338,7 +339,10 @@ impl<K> Lock<K> {
     /// ```
     pub async fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         Ok(
-            match self.acquire_or_find(Wait::Never(None), false).await? {
+            match self
+                .acquire_or_find(Wait::Never(None), CallStage::Only)
+                .await?
+            {
                 TryLock::Busy { holder: None } => TryLock::Busy {
                     holder: self.held_by().await?,
                 },

@@ -326,3 +326,60 @@ async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
         server.finish([]).await;
     }
 }
+
+/// Nothing was heard by a call that was too short for an answer, and the next one is under way: no outage, for those that
+/// wait.
+#[tokio::test]
+async fn calls_without_a_deadline_wait_for_one_whose_answer_is_slow() {
+    let servers = [(); 3].map(|()| TestServer::new());
+    let (mut proxies, mut clients) = (Vec::new(), Vec::new());
+    for server in &servers {
+        let proxy = Proxy::start(server.port).await;
+        let client = LockClient::connect(&proxy.url()).await.expect("connected");
+        let opened = client.lock("opened").lock().await.expect("free");
+        opened.unlock().await.expect("held");
+        proxy.slow_down(ms(200));
+        clients.push(client);
+        proxies.push(proxy);
+    }
+    // One that is too short, and one that is answered.
+    let others = |nth: usize, name: &'static str| {
+        let [short, slow] =
+            [(); 2].map(|()| clients[nth].lock(name).owned_by(&clients[nth].owner()));
+        async move {
+            let found = short.try_lock_for(ms(60)).await;
+            assert!(is_outage(&found), "{name}: {found:?}");
+            let held = slow.lock().await.expect("it is released");
+            held.unlock().await.expect("held");
+        }
+    };
+    let several = ["first", "second"].map(|name| clients[0].lock(name));
+    let several = MultiLock::new(several.to_vec()).expect("two locks");
+    let several = async {
+        let held = several.lock().await;
+        held.expect("the server answers")
+            .unlock()
+            .await
+            .expect("held");
+    };
+    tokio::join!(several, others(0, "second"));
+    let red: Vec<_> = clients.iter().map(|client| client.lock("red")).collect();
+    let red = RedLock::new(red).expect("three servers");
+    let red = async {
+        tokio::time::sleep(ms(100)).await;
+        let held = red.lock().await;
+        held.expect("the servers answer")
+            .unlock()
+            .await
+            .expect("held");
+    };
+    tokio::join!(red, others(0, "red"), others(1, "red"));
+    for (client, proxy) in clients.into_iter().zip(proxies) {
+        proxy.slow_down(ms(0));
+        client.close(ms(5_000)).await;
+        proxy.stop().await;
+    }
+    for server in servers {
+        server.finish([]).await;
+    }
+}

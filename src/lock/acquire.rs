@@ -24,7 +24,7 @@ use crate::state::entry::Entry;
 use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
 
-use super::context::{AcquireContext, Request};
+use super::context::{AcquireContext, CallStage, Request};
 use super::guard::LockGuard;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::verbs::Lockable;
@@ -43,7 +43,7 @@ impl<K> Lockable for Lock<K> {
         &self,
         wait: Wait,
     ) -> impl Future<Output = Result<Option<LockGuard<K>>, Error>> + Send {
-        let found = self.acquire_or_find(wait, false);
+        let found = self.acquire_or_find(wait, CallStage::Only);
         found.map_ok(TryLock::acquired)
     }
 
@@ -68,17 +68,15 @@ impl<K> Lock<K> {
             Duration::ZERO => Wait::Never(None),
             wait => Wait::of(wait),
         };
-        self.acquire_or_find(wait, false).await
+        self.acquire_or_find(wait, CallStage::Only).await
     }
 
-    /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.
-    ///
     /// Cancel safety, and the deadline: what is under way when the future of the attempts is dropped is undone in the
     /// background.
     pub(crate) async fn acquire_or_find(
         &self,
         wait: Wait,
-        was_busy: bool,
+        stage: CallStage,
     ) -> Result<TryLock<LockGuard<K>>, Error> {
         let mut measured = Acquiring::begin(self.class);
         // The owner is the caller's, so it is looked up before the client's own runtime is entered.
@@ -96,7 +94,7 @@ impl<K> Lock<K> {
             terms: &terms,
             wait,
         };
-        let mut context = AcquireContext::new(self.confirming()?, was_busy);
+        let mut context = AcquireContext::new(self.confirming()?, stage);
         // Dropped after the attempts, and so after the permit of one: first the core hears that its outcome is unknown,
         // then that the call has left the queue.
         let mut waiter = None;

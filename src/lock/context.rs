@@ -43,18 +43,30 @@ pub(super) struct AcquireContext {
     asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
     was_answered: bool,
+    goes_on: bool,
+}
+
+/// Where an attempt stands in the call that makes it, which may make several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallStage {
+    /// It is all of it.
+    Only,
+    /// An earlier one has found a lock busy.
+    AfterBusy,
+    /// The call goes on when others of its client are in its way, and finds out by itself whether the server answers.
+    GoesOn,
 }
 
 impl AcquireContext {
-    /// `was_busy`: an earlier call on behalf of the same caller has found a lock busy.
-    pub(super) fn new(confirming: Option<Box<ReplicaCheck>>, was_busy: bool) -> Self {
+    pub(super) fn new(confirming: Option<Box<ReplicaCheck>>, stage: CallStage) -> Self {
         Self {
             retries: None,
             confirming,
             has_found_own_read: false,
             began: Instant::now(),
             asked_at: None,
-            was_answered: was_busy,
+            was_answered: matches!(stage, CallStage::AfterBusy),
+            goes_on: matches!(stage, CallStage::GoesOn),
         }
     }
 
@@ -142,7 +154,7 @@ impl AcquireContext {
     fn problem(&mut self, request: &Request<'_>) -> Option<Error> {
         let entry = &request.entry;
         let owner = request.owner.key(request.face);
-        if entry.peek(|core| core.is_excluded(owner)) {
+        if self.goes_on && self.asked_at.is_none() || entry.peek(|core| core.is_excluded(owner)) {
             return None;
         }
         let latest = &entry.latest;

@@ -12,7 +12,7 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::{by_deadline, sleep_until};
 use crate::error::{Error, Operation};
 use crate::lock::hold_handle::HoldState;
-use crate::lock::{Lock, LockGuard, MemberPlace, NOT_IN_TIME, Wait};
+use crate::lock::{CallStage, Lock, LockGuard, MemberPlace, NOT_IN_TIME, Wait};
 
 /// Takes all of them, or none; with a lease none ends before that of the last. Returns them in their order. `None`: not
 /// in time, and the latest round has found one of them busy.
@@ -54,7 +54,7 @@ pub(super) async fn take(
             }
             Step::Try(nth) => {
                 let once = Wait::Never(answered_by);
-                (nth, acquire(&members[nth], once, &latest).await)
+                (nth, acquire(&members[nth], once, latest.stage(wait)).await)
             }
             Step::Done => match settle(&guards, gather.last(), lease, answered_by).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
@@ -103,6 +103,15 @@ enum Latest {
 }
 
 impl Latest {
+    /// The stage of the next attempt of a call that waits so.
+    fn stage(&self, wait: Wait) -> CallStage {
+        match (wait, self) {
+            (Wait::Forever | Wait::Standby, _) => CallStage::GoesOn,
+            (_, Self::Busy(_)) => CallStage::AfterBusy,
+            _ => CallStage::Only,
+        }
+    }
+
     /// What a call that waits so since then answers when there is no time left for the lock with this number.
     fn not_in_time<T>(
         self,
@@ -193,16 +202,15 @@ async fn acquire_first(
     latest: &Latest,
 ) -> Result<Option<LockGuard>, Error> {
     let since = failing.since.map(|since| member.failing_since(since));
-    let taken = acquire(since.as_ref().unwrap_or(member), wait, latest).await?;
+    let taken = acquire(since.as_ref().unwrap_or(member), wait, latest.stage(wait)).await?;
     if taken.is_some() {
         failing.note_acquired();
     }
     Ok(taken)
 }
 
-async fn acquire(member: &Lock, wait: Wait, latest: &Latest) -> Result<Option<LockGuard>, Error> {
-    let was_busy = matches!(latest, Latest::Busy(_));
-    let taken = member.acquire_or_find(wait, was_busy).await;
+async fn acquire(member: &Lock, wait: Wait, stage: CallStage) -> Result<Option<LockGuard>, Error> {
+    let taken = member.acquire_or_find(wait, stage).await;
     let taken = taken.map_err(|error| error.about(member.given_name()))?;
     Ok(taken.acquired())
 }

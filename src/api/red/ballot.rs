@@ -20,7 +20,7 @@ use crate::base::runtime::sleep_until;
 use crate::core::{HeldBy, LossReason};
 use crate::error::Error;
 use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
-use crate::lock::{Lock, LockGuard, Wait};
+use crate::lock::{CallStage, Lock, LockGuard, Wait};
 use crate::names::try_lock::TryLock;
 use crate::names::wire::is_field_of;
 use crate::state::driven::Job;
@@ -407,7 +407,9 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
     let failed = |error: Error| Seat::Failed(error.about(member.given_name()), Instant::now());
     let seat = loop {
-        let found = lock.acquire_or_find(Wait::Never(None), false).await;
+        let found = lock
+            .acquire_or_find(Wait::Never(None), CallStage::GoesOn)
+            .await;
         let now = Instant::now();
         match found {
             Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),

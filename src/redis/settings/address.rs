@@ -1,6 +1,8 @@
 //! Host and port of a server.
 
 use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Where a server listens.
@@ -40,6 +42,49 @@ impl fmt::Display for Address {
             (host, port) => write!(f, "{host}:{port}"),
         }
     }
+}
+
+/// Reads `host[:port]`, where an IPv6 address has brackets.
+pub(super) fn host_and_port(text: &str, default: u16) -> Result<(String, u16), &'static str> {
+    let host_end = match (text.starts_with('['), text.find(']')) {
+        (true, None) => return Err("the `[` of the host is not closed"),
+        (true, Some(end)) => end + 1,
+        (false, _) if text.matches(':').count() > 1 => {
+            return Err(
+                "the host has more than one `:`, and an IPv6 address is written as `[::1]`",
+            );
+        }
+        (false, _) => text.find(':').unwrap_or(text.len()),
+    };
+    let (host, port) = text.split_at(host_end);
+    let is_ip_v6 = |host: &str| host.parse::<Ipv6Addr>().is_ok();
+    if host.is_empty() {
+        Err("the host is missing")
+    } else if !port.is_empty() && !port.starts_with(':') {
+        Err("something other than `:` and the port is after the `]` of the host")
+    } else if host.starts_with('[') && !is_ip_v6(&host[1..host.len() - 1]) {
+        Err("what is between the `[` and the `]` of the host is no IPv6 address")
+    } else if !host.starts_with('[') && host.contains(|letter| !is_of_host(letter)) {
+        Err("the host has a character that no host has")
+    } else {
+        let port = match port.strip_prefix(':') {
+            None | Some("") => Some(default),
+            Some(port) => number(port),
+        };
+        let port = port.ok_or("the port is not a number up to 65535")?;
+        Ok((host.to_owned(), port))
+    }
+}
+
+/// Redis, or who resolves the name, decides about the rest.
+fn is_of_host(letter: char) -> bool {
+    letter.is_ascii_graphic() && !"#%/:<>?@[\\]^|".contains(letter)
+}
+
+/// A number in digits alone, if it is not too large.
+pub(super) fn number<N: FromStr>(text: &str) -> Option<N> {
+    let is_digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_digits)
 }
 
 #[cfg(test)]

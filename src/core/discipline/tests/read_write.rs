@@ -432,9 +432,8 @@ fn an_attempt_of_an_owner_that_queued_first_is_made() {
     for [first, later] in [[A_WRITES, B_READS], [A_READS, B_WRITES]] {
         let mut fixture = Fixture::read_write();
         let [place, behind] = [first, later].map(|owner| fixture.call(owner, Order::Queued));
-        let has_turn = |fixture: &mut Fixture, id| {
-            fixture.step(|core, now, out| core.poll_turn(now, id, out))
-        };
+        let has_turn =
+            |fixture: &mut Fixture, id| fixture.step(|core, now, out| core.poll_turn(now, id, out));
         assert!(has_turn(&mut fixture, place));
         assert!(!has_turn(&mut fixture, behind));
         let attempt = fixture.call(first, Order::Immediate);

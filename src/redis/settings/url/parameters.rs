@@ -4,7 +4,7 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::host_and_port;
+use crate::redis::settings::address::host_and_port;
 
 /// Another node of the cluster, or another sentinel. May be there several times.
 pub(super) const NODE: &str = "node";
