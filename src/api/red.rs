@@ -11,6 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::base::runtime::{in_span, sleep_until, span};
@@ -23,7 +24,7 @@ use crate::state::bounds::LEASE_MAX;
 
 use ballot::{Round, RoundOutcome};
 pub use guard::{RedGuard, RedHold, RedLost};
-use queue::{Checked, RedQueue, RedTurn, too_few};
+use queue::{Checked, RedCaller, RedQueue, too_few};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -202,7 +203,11 @@ impl RedLock {
     }
 
     /// One round after the other, until one has a quorum.
-    async fn rounds(&self, wait: Wait, turn: RedTurn) -> Result<Option<RedGuard>, Error> {
+    async fn rounds(
+        &self,
+        wait: Wait,
+        (caller, turn): (RedCaller, OwnedSemaphorePermit),
+    ) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
         let member_timeout = self.member_timeout_or_default();
         let unpolled = member_timeout + home.command_timeout();
@@ -211,7 +216,7 @@ impl RedLock {
         let (mut was_busy, ends) = (false, wait.answered_by(Instant::now()));
         loop {
             self.checked.begin(&self.members);
-            let (round, job) = Round::begin(&self.members, member_timeout, unpolled, turn.permit());
+            let (round, job) = Round::begin(&self.members, member_timeout, unpolled);
             let answered_by = Instant::now() + member_timeout;
             let limit = ends.map_or(answered_by, |end| end.min(answered_by));
             let found = async {
@@ -227,8 +232,8 @@ impl RedLock {
             match home.drive(job, found).await? {
                 RoundOutcome::Taken => {
                     self.queue.note_answer();
-                    let (ballot, home) = (round.kept(), home.clone());
-                    return Ok(Some(RedGuard::new(ballot, home, turn, member_timeout)));
+                    let (ballot, home) = (round.kept(turn), home.clone());
+                    return Ok(Some(RedGuard::new(ballot, home, caller, member_timeout)));
                 }
                 RoundOutcome::Busy => {
                     drop(round);
@@ -325,7 +330,7 @@ impl Lockable for RedLock {
             self.members.iter().try_for_each(Lock::check_terms)?;
             home.on_runtime(async {
                 let began = Instant::now();
-                match self.queue.turn(&owner, wait, home).await? {
+                match self.queue.turn(owner, wait, home).await? {
                     Some(turn) => self.rounds(wait, turn).await,
                     // Those before it may have no answer either.
                     None => self.outage(wait, began).map_or(Ok(None), Err),

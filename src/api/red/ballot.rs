@@ -10,11 +10,10 @@ use std::time::{Duration, Instant as StdInstant};
 use futures_util::future::select_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::queue::TurnPermit;
 use super::rule::{self, Verdict, Vote};
 use crate::base::runtime::sleep_until;
 use crate::core::{HeldBy, LossReason};
@@ -45,6 +44,9 @@ struct BallotState {
     seats: Vec<Seat>,
     /// Its caller has seen the quorum.
     taken: bool,
+    /// That of its caller, from then on. The guard of a lost quorum may stay for long, and there is nothing left to keep
+    /// others away from.
+    turn: Option<OwnedSemaphorePermit>,
     ending: Option<RedEnding>,
     /// Until when a quorum had it, after the end. Before, an instant that has passed.
     valid_until: StdInstant,
@@ -80,13 +82,8 @@ impl BallotState {
 
 impl Ballot {
     /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
-    /// polled. A quorum that is lost ends the turn of the caller.
-    fn begin(
-        members: &[Lock],
-        member_timeout: Duration,
-        within: Duration,
-        permit: TurnPermit,
-    ) -> (Arc<Self>, Job) {
+    /// polled.
+    fn begin(members: &[Lock], member_timeout: Duration, within: Duration) -> (Arc<Self>, Job) {
         let now = Instant::now();
         let ballot = Arc::new(Self {
             servers: members.len(),
@@ -96,6 +93,7 @@ impl Ballot {
                 members: members.to_vec(),
                 seats: members.iter().map(|_| Seat::Asked).collect(),
                 taken: false,
+                turn: None,
                 ending: None,
                 valid_until: now.into_std(),
                 ends: None,
@@ -104,7 +102,7 @@ impl Ballot {
             settled: Notify::new(),
             lost: CancellationToken::new(),
         });
-        let job = Arc::clone(&ballot).keep(members.to_vec(), now + within, permit);
+        let job = Arc::clone(&ballot).keep(members.to_vec(), now + within);
         (ballot, job)
     }
 
@@ -282,8 +280,8 @@ impl Ballot {
         ending: RedEnding,
         may_end: impl FnOnce(&BallotState) -> bool,
     ) -> Vec<LockGuard> {
-        // Dropped when the mutex is free: it may have the last handle of a client.
-        let _members;
+        // Dropped when the mutex is free: it may have the last handle of a client, and wakes the next caller.
+        let (_members, _turn);
         let seats = {
             let mut state = self.state.lock();
             if state.ending.is_some() || !may_end(&state) {
@@ -293,6 +291,8 @@ impl Ballot {
             state.valid_until = state.valid_until(self.quorum()).min(now);
             state.ending = Some(ending);
             _members = std::mem::take(&mut state.members);
+            let is_lost = matches!(ending, RedEnding::Lost(_));
+            _turn = state.turn.take_if(|_| is_lost);
             std::mem::take(&mut state.seats)
         };
         if matches!(ending, RedEnding::Lost(_)) {
@@ -307,14 +307,19 @@ impl Ballot {
         guards.collect()
     }
 
+    /// The next caller of the process has its turn.
+    pub(super) fn leave_turn(&self) {
+        let _turn = self.state.lock().turn.take();
+    }
+
     pub(super) fn handles(&self) -> Vec<HoldHandle> {
         self.look(|guard| guard.handle())
     }
 
     /// Asks the members, and takes those again that were lost, busy or silent, while a quorum holds.
-    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant, permit: TurnPermit) -> Job {
+    fn keep(self: Arc<Self>, members: Vec<Lock>, limit: Instant) -> Job {
         // If the job ends with its runtime, or never begins, no task looks for a loss any more.
-        let keeper = KeepJob(self, permit);
+        let keeper = KeepJob(self);
         Box::pin(async move {
             let ballot = &keeper.0;
             let members = members.into_iter().enumerate();
@@ -431,20 +436,11 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
 }
 
 /// The job that keeps a hold. Dropped, it reports that the hold is kept no longer.
-struct KeepJob(Arc<Ballot>, TurnPermit);
+struct KeepJob(Arc<Ballot>);
 
 impl Drop for KeepJob {
     fn drop(&mut self) {
-        let Self(ballot, permit) = self;
-        drop(ballot.end(RedEnding::Lost(LossReason::Closed)));
-        let (taken, ending) = {
-            let state = ballot.state.lock();
-            (state.taken, state.ending)
-        };
-        // The guard may stay for long; there is nothing left to keep others away from.
-        if taken && matches!(ending, Some(RedEnding::Lost(_))) {
-            drop(permit.lock().take());
-        }
+        drop(self.0.end(RedEnding::Lost(LossReason::Closed)));
     }
 }
 
@@ -469,9 +465,8 @@ impl Round {
         members: &[Lock],
         member_timeout: Duration,
         within: Duration,
-        permit: TurnPermit,
     ) -> (Self, Job) {
-        let (ballot, job) = Ballot::begin(members, member_timeout, within, permit);
+        let (ballot, job) = Ballot::begin(members, member_timeout, within);
         let kept = false;
         (Self { ballot, kept }, job)
     }
@@ -495,9 +490,15 @@ impl Round {
         (found, answered)
     }
 
-    /// What is held is kept.
-    pub(super) fn kept(mut self) -> Arc<Ballot> {
+    /// What is held is kept, and with it the turn of its caller.
+    pub(super) fn kept(mut self, turn: OwnedSemaphorePermit) -> Arc<Ballot> {
         self.kept = true;
+        {
+            let mut state = self.ballot.state.lock();
+            if state.ending.is_none() {
+                state.turn = Some(turn);
+            }
+        }
         Arc::clone(&self.ballot)
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::ballot::{Ballot, RedEnding};
-use super::queue::{RedTurn, too_few};
+use super::queue::{RedCaller, too_few};
 use super::rule::quorum;
 use crate::core::LossReason;
 use crate::error::{Error, Operation};
@@ -41,22 +41,21 @@ pub struct RedGuard {
     hold: RedHold,
     home: Lock,
     member_timeout: Duration,
-    /// The next caller of this process has its turn after this one.
-    _turn: RedTurn,
+    _caller: RedCaller,
 }
 
 impl RedGuard {
     pub(super) fn new(
         ballot: Arc<Ballot>,
         home: Lock,
-        turn: RedTurn,
+        caller: RedCaller,
         member_timeout: Duration,
     ) -> Self {
         Self {
             hold: RedHold { ballot },
             home,
             member_timeout,
-            _turn: turn,
+            _caller: caller,
         }
     }
 
@@ -225,6 +224,7 @@ impl Drop for RedGuard {
     fn drop(&mut self) {
         // After an unlock there is nothing left of it. The guards are dropped here: their clients release them.
         drop(self.hold.ballot.end(RedEnding::Released));
+        self.hold.ballot.leave_turn();
     }
 }
 

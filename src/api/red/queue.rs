@@ -1,8 +1,7 @@
 //! The queue of this process for one set of locks, whose callers would split the votes of the servers; and whether these
 //! are servers of their own.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -10,6 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::base::runtime::sleep_until;
+use crate::base::table::Table;
 use crate::core::Time;
 use crate::error::{Cause, Error, Operation};
 use crate::lock::{Lock, Wait};
@@ -19,7 +19,8 @@ use crate::state::entry::LatestAnswer;
 
 /// Callers that want the same locks of the same clients, first come, first served.
 pub(super) struct RedQueue {
-    set: Set,
+    /// Its name in the table.
+    set: Arc<str>,
     turns: Arc<Semaphore>,
     /// Those that hold or wait.
     owners: Mutex<Vec<Owner>>,
@@ -27,10 +28,7 @@ pub(super) struct RedQueue {
     pub(super) latest: LatestAnswer,
 }
 
-/// The clients and keys, in any order.
-type Set = Vec<(String, String)>;
-
-static QUEUES: Mutex<BTreeMap<Set, Weak<RedQueue>>> = Mutex::new(BTreeMap::new());
+static QUEUES: LazyLock<Table<RedQueue>> = LazyLock::new(Table::default);
 
 impl RedQueue {
     /// The servers have said whether the lock is held. Its callers have no clock in common, and ask only whether they have.
@@ -38,109 +36,81 @@ impl RedQueue {
         self.latest.answered(Time::START);
     }
 
-    /// The queue of these locks, made if there is none.
+    /// The queue of these locks, in any order, made if there is none.
     pub(super) fn of(members: &[Lock]) -> Arc<Self> {
-        let name = |lock: &Lock| {
-            let key = lock.key().unwrap_or_else(|| lock.name());
-            (lock.client_id().to_owned(), key.to_owned())
-        };
-        let mut set: Set = members.iter().map(name).collect();
+        let key = |lock| Lock::key(lock).unwrap_or_else(|| lock.name());
+        let members = members.iter();
+        let mut set: Vec<_> = members.map(|lock| (lock.client_id(), key(lock))).collect();
         set.sort_unstable();
-        let mut queues = QUEUES.lock();
-        if let Some(queue) = queues.get(&set).and_then(Weak::upgrade) {
-            return queue;
-        }
-        let queue = Arc::new(Self {
-            set: set.clone(),
+        // With quotes, so that no two sets have one name.
+        let set = Arc::from(format!("{set:?}"));
+        QUEUES.get_or_insert_with(&set, || Self {
+            set: Arc::clone(&set),
             turns: Arc::new(Semaphore::new(1)),
             owners: Mutex::default(),
             latest: LatestAnswer::default(),
-        });
-        queues.insert(set, Arc::downgrade(&queue));
-        queue
+        })
     }
 
-    /// Waits for the turn of this owner. `None`: it does not come in time, and others have the lock; if the one before it
-    /// has not been answered, that is an error.
+    /// Waits for the turn of this owner: the next caller has its own when the permit is dropped. `None`: it does not come in
+    /// time, and others have the lock; if the one before it has not been answered, that is an error.
     ///
     /// Cancel safety: dropping the future leaves the queue.
     pub(super) async fn turn(
         self: &Arc<Self>,
-        owner: &Owner,
+        owner: Owner,
         wait: Wait,
         lock: &Lock,
-    ) -> Result<Option<RedTurn>, Error> {
-        let turn = {
+    ) -> Result<Option<(RedCaller, OwnedSemaphorePermit)>, Error> {
+        {
             let mut owners = self.owners.lock();
-            if owners.contains(owner) {
+            if owners.contains(&owner) {
                 let lock = lock.name().to_owned();
                 return Err(Error::AlreadyHeld { lock });
             }
             owners.push(owner.clone());
-            RedTurn {
-                queue: Arc::clone(self),
-                owner: owner.clone(),
-                permit: TurnPermit::default(),
-            }
-        };
-        let turns = Arc::clone(&self.turns);
-        let permit = if matches!(wait, Wait::Never(_)) {
-            turns.try_acquire_owned().ok()
-        } else {
-            tokio::select! {
-                biased;
-                permit = turns.acquire_owned() => permit.ok(),
-                () = sleep_until(wait.deadline()) => None,
-            }
-        };
-        if permit.is_none() {
-            // One that does not wait does not wait for the first round of another either.
-            let is_known = matches!(wait, Wait::Never(_)) || self.latest.answered_at().is_some();
-            return match is_known && !self.latest.has_failed() {
-                true => Ok(None),
-                false => Err(too_few(Operation::Acquiring, lock.given_name())),
-            };
         }
-        *turn.permit.lock() = permit;
-        Ok(Some(turn))
+        let queue = Arc::clone(self);
+        let caller = RedCaller { queue, owner };
+        let turns = Arc::clone(&self.turns);
+        let turn = match wait {
+            Wait::Never(_) => turns.try_acquire_owned().ok(),
+            _ => tokio::select! {
+                biased;
+                turn = turns.acquire_owned() => turn.ok(),
+                () = sleep_until(wait.deadline()) => None,
+            },
+        };
+        if let Some(turn) = turn {
+            return Ok(Some((caller, turn)));
+        }
+        // One that does not wait does not wait for the first round of another either.
+        let is_known = matches!(wait, Wait::Never(_)) || self.latest.answered_at().is_some();
+        match is_known && !self.latest.has_failed() {
+            true => Ok(None),
+            false => Err(too_few(Operation::Acquiring, lock.given_name())),
+        }
     }
 }
 
 impl Drop for RedQueue {
     fn drop(&mut self) {
-        let mut queues = QUEUES.lock();
-        // Another one may have been made since its last handle was dropped.
-        let is_over = |queue: &Weak<Self>| queue.strong_count() == 0;
-        if queues.get(&self.set).is_some_and(is_over) {
-            queues.remove(&self.set);
-        }
+        QUEUES.remove(&self.set, self);
     }
 }
 
-/// The turn of one owner, until it is dropped.
-pub(super) struct RedTurn {
+/// One that holds or waits, until it is dropped: its owner makes no other call.
+pub(super) struct RedCaller {
     queue: Arc<RedQueue>,
     owner: Owner,
-    permit: TurnPermit,
 }
 
-/// The next caller has its turn when this is taken out.
-pub(super) type TurnPermit = Arc<Mutex<Option<OwnedSemaphorePermit>>>;
-
-impl RedTurn {
-    /// A lost quorum takes it out, and the owner stays: it has its guard.
-    pub(super) fn permit(&self) -> TurnPermit {
-        Arc::clone(&self.permit)
-    }
-}
-
-impl Drop for RedTurn {
+impl Drop for RedCaller {
     fn drop(&mut self) {
         self.queue
             .owners
             .lock()
             .retain(|owner| *owner != self.owner);
-        drop(self.permit.lock().take());
     }
 }
 
@@ -286,13 +256,14 @@ mod tests {
         let client = LockClient::connect(&url).await.expect("it answers");
         let members = ["a", "b", "c"].map(|name| client.lock(name));
         let queue = RedQueue::of(&members);
-        let other = RedQueue::of(&members);
+        let [one, two, three] = members;
+        let other = RedQueue::of(&[three, one, two]);
         assert!(Arc::ptr_eq(&queue, &other));
-        let set = queue.set.clone();
         drop(queue);
-        assert!(QUEUES.lock().contains_key(&set));
+        // No other test here has such locks.
+        assert_eq!(QUEUES.len(), 1);
         drop(other);
-        assert!(!QUEUES.lock().contains_key(&set));
+        assert_eq!(QUEUES.len(), 0);
         client.close(Duration::ZERO).await;
     }
 
