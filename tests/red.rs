@@ -342,6 +342,31 @@ async fn a_member_that_is_lost_is_taken_again_and_a_lost_quorum_is_final() {
 }
 
 #[tokio::test]
+async fn a_member_that_is_lost_is_taken_again_although_others_of_the_process_wait() {
+    let servers = Servers::with(3, |builder| builder.watchdog_timeout(ms(900))).await;
+    let lock = servers.lock();
+    let guard = taken(&lock).await;
+    eventually("all have it", ms(5_000), || guard.servers() == 3).await;
+    let other = lock.owned_by(&servers.ours[0].owner());
+    let mut next = std::pin::pin!(other.lock());
+    let early = within(ms(50), next.as_mut()).await;
+    assert!(early.is_none(), "it waits");
+    let mut control = servers.servers[0].control();
+    let before = control.run(&["HKEYS", "red"]);
+    control.run(&["DEL", "red"]);
+    eventually("it is taken again", ms(5_000), || {
+        let now = control.run(&["HKEYS", "red"]);
+        !now.is_empty() && now != before
+    })
+    .await;
+    eventually("it is known", ms(5_000), || guard.servers() == 3).await;
+    guard.unlock().await.expect("held");
+    let next = within(ms(5_000), next).await.expect("in time");
+    next.expect("free").unlock().await.expect("held");
+    servers.finish().await;
+}
+
+#[tokio::test]
 async fn a_quorum_of_which_some_are_at_risk_is_held_at_risk() {
     let set = |builder: LockClientBuilder| {
         let builder = builder.watchdog_timeout(ms(3_000));
