@@ -1,8 +1,8 @@
 //! One lock across several independent servers, held by the caller that has most of them.
 
-mod ballot;
 mod guard;
 mod queue;
+mod quorum_hold;
 mod rule;
 
 use std::fmt;
@@ -22,9 +22,9 @@ use crate::lock::{Lock, Wait};
 use crate::names::owner::Owner;
 use crate::state::bounds::LEASE_MAX;
 
-use ballot::{Round, RoundOutcome};
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Checked, RedCaller, RedQueue, too_few};
+use quorum_hold::{Round, RoundOutcome};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -232,8 +232,13 @@ impl RedLock {
             match home.drive(job, found).await? {
                 RoundOutcome::Taken => {
                     self.queue.note_answer();
-                    let (ballot, home) = (round.kept(turn), home.clone());
-                    return Ok(Some(RedGuard::new(ballot, home, caller, member_timeout)));
+                    let (quorum_hold, home) = (round.kept(turn), home.clone());
+                    return Ok(Some(RedGuard::new(
+                        quorum_hold,
+                        home,
+                        caller,
+                        member_timeout,
+                    )));
                 }
                 RoundOutcome::Busy => {
                     drop(round);

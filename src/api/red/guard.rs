@@ -12,8 +12,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use super::ballot::{Ballot, RedEnding};
 use super::queue::{RedCaller, too_few};
+use super::quorum_hold::{QuorumHold, RedEnding};
 use super::rule::quorum;
 use crate::core::LossReason;
 use crate::error::{Error, Operation};
@@ -46,13 +46,13 @@ pub struct RedGuard {
 
 impl RedGuard {
     pub(super) fn new(
-        ballot: Arc<Ballot>,
+        quorum_hold: Arc<QuorumHold>,
         home: Lock,
         caller: RedCaller,
         member_timeout: Duration,
     ) -> Self {
         Self {
-            hold: RedHold { ballot },
+            hold: RedHold { quorum_hold },
             home,
             member_timeout,
             _caller: caller,
@@ -79,11 +79,11 @@ impl RedGuard {
     /// # }
     /// ```
     pub async fn unlock(self) -> Result<(), Error> {
-        let ballot = &self.hold.ballot;
+        let quorum_hold = &self.hold.quorum_hold;
         // A quorum that is gone by now is noted first.
-        let _ = ballot.state();
-        let guards = ballot.end(RedEnding::Released);
-        if let Some(RedEnding::Lost(reason)) = ballot.ending() {
+        let _ = quorum_hold.state();
+        let guards = quorum_hold.end(RedEnding::Released);
+        if let Some(RedEnding::Lost(reason)) = quorum_hold.ending() {
             return Err(self.lost_by(reason));
         }
         let unlocks = guards.into_iter().map(|guard| async {
@@ -117,15 +117,15 @@ impl RedGuard {
     /// ```
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.not_lost()?;
-        let ballot = &self.hold.ballot;
-        let extending = ballot.handles().into_iter().map(|handle| {
-            let (ballot, (report, reported)) = (Arc::clone(ballot), oneshot::channel());
+        let quorum_hold = &self.hold.quorum_hold;
+        let extending = quorum_hold.handles().into_iter().map(|handle| {
+            let (quorum_hold, (report, reported)) = (Arc::clone(quorum_hold), oneshot::channel());
             let runtime = handle.entry.shared().runtime.clone();
             // A task of its client: what comes after the answers of a quorum counts too.
             runtime.spawn(async move {
                 let extended = extend_hold(&handle, lease).await;
                 if extended.is_ok() {
-                    ballot.extended();
+                    quorum_hold.extended();
                 }
                 let named = extended.map_err(|error| error.about(handle.entry.name.given()));
                 let _ = report.send(named);
@@ -141,7 +141,7 @@ impl RedGuard {
         calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
         doing: Operation,
     ) -> Result<(), Error> {
-        let confirmed = first(calls, quorum(self.hold.ballot.servers));
+        let confirmed = first(calls, quorum(self.hold.quorum_hold.servers));
         let confirmed = async {
             match tokio::time::timeout(self.member_timeout, confirmed).await {
                 Ok(Ok(())) => Ok(()),
@@ -223,8 +223,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 impl Drop for RedGuard {
     fn drop(&mut self) {
         // After an unlock there is nothing left of it. The guards are dropped here: their clients release them.
-        drop(self.hold.ballot.end(RedEnding::Released));
-        self.hold.ballot.leave_turn();
+        drop(self.hold.quorum_hold.end(RedEnding::Released));
+        self.hold.quorum_hold.leave_turn();
     }
 }
 
@@ -287,7 +287,7 @@ async fn first(
 /// ```
 #[derive(Clone)]
 pub struct RedHold {
-    ballot: Arc<Ballot>,
+    quorum_hold: Arc<QuorumHold>,
 }
 
 impl RedHold {
@@ -302,7 +302,7 @@ impl RedHold {
     /// # }
     /// ```
     pub fn state(&self) -> HoldState {
-        self.ballot.state()
+        self.quorum_hold.state()
     }
 
     /// Whether the quorum was lost.
@@ -327,7 +327,7 @@ impl RedHold {
     /// # }
     /// ```
     pub fn valid_until(&self) -> Instant {
-        self.ballot.valid_until()
+        self.quorum_hold.valid_until()
     }
 
     /// How many servers have it, as far as this process knows.
@@ -338,7 +338,7 @@ impl RedHold {
     /// # fn run(guard: redisson_lock::RedGuard) { println!("{} servers", guard.servers()) }
     /// ```
     pub fn servers(&self) -> usize {
-        self.ballot.held()
+        self.quorum_hold.held()
     }
 
     /// Resolves when the quorum is lost, with the reason of a member; never after a normal unlock.
@@ -357,14 +357,14 @@ impl RedHold {
     /// ```
     pub fn lost(&self) -> RedLost {
         RedLost {
-            lost: Box::pin(self.ballot.lost.clone().cancelled_owned()),
+            lost: Box::pin(self.quorum_hold.lost.clone().cancelled_owned()),
             hold: self.clone(),
         }
     }
 
     /// When the renewal of the first member is overdue: not before that can the quorum be at risk.
     pub(super) fn overdue_at(&self) -> Option<tokio::time::Instant> {
-        let handles = self.ballot.handles();
+        let handles = self.quorum_hold.handles();
         handles.iter().filter_map(|hold| hold.overdue_at()).min()
     }
 }
@@ -372,7 +372,7 @@ impl RedHold {
 impl fmt::Debug for RedHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedHold")
-            .field("members", &self.ballot.members())
+            .field("members", &self.quorum_hold.members())
             .field("servers", &self.servers())
             .finish()
     }
@@ -399,7 +399,7 @@ impl Future for RedLost {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<LossReason> {
         match self.lost.as_mut().poll(context) {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => match self.hold.ballot.ending() {
+            Poll::Ready(()) => match self.hold.quorum_hold.ending() {
                 Some(RedEnding::Lost(reason)) => Poll::Ready(reason),
                 Some(RedEnding::Released) | None => Poll::Pending,
             },

@@ -24,12 +24,12 @@ use crate::names::try_lock::TryLock;
 use crate::names::wire::is_field_of;
 use crate::state::driven::Job;
 
-pub(super) struct Ballot {
+pub(super) struct QuorumHold {
     pub(super) servers: usize,
     /// For how long a server is asked again that is held by this client: most likely for a call that has ended, whose
     /// release is on its way.
     own_for: Duration,
-    state: Mutex<BallotState>,
+    state: Mutex<QuorumHoldState>,
     /// Notified of each answer, and of the end, for the call that waits for a quorum.
     answered: Notify,
     /// Notified when it is taken, and when it has ended, for the job.
@@ -38,10 +38,10 @@ pub(super) struct Ballot {
     pub(super) lost: CancellationToken,
 }
 
-struct BallotState {
+struct QuorumHoldState {
     /// None after the end: what only tells of a hold keeps no client.
     members: Vec<Lock>,
-    seats: Vec<Seat>,
+    member_states: Vec<MemberState>,
     /// Its caller has seen the quorum.
     taken: bool,
     /// That of its caller, from then on. The guard of a lost quorum may stay for long, and there is nothing left to keep
@@ -61,7 +61,7 @@ pub(super) enum RedEnding {
 }
 
 /// What is known of one server.
-enum Seat {
+enum MemberState {
     Asked,
     /// Asked for then.
     Held(LockGuard, Instant),
@@ -69,29 +69,32 @@ enum Seat {
     Failed(Error, Instant),
 }
 
-impl BallotState {
+impl QuorumHoldState {
     /// A member that was lost counts up to its end: the quorum was over with the last one that it needed.
     fn valid_until(&self, quorum: usize) -> StdInstant {
-        let held = self.seats.iter().filter_map(|seat| match seat {
-            Seat::Held(guard, _) => Some(guard.valid_until()),
-            _ => None,
-        });
+        let held = self
+            .member_states
+            .iter()
+            .filter_map(|member_state| match member_state {
+                MemberState::Held(guard, _) => Some(guard.valid_until()),
+                _ => None,
+            });
         rule::valid_until(held, quorum).unwrap_or(self.valid_until)
     }
 }
 
-impl Ballot {
+impl QuorumHold {
     /// The job asks every server. What they grant is given back unless it is taken within this time, also if its caller is not
     /// polled.
     fn begin(members: &[Lock], member_timeout: Duration, within: Duration) -> (Arc<Self>, Job) {
         let now = Instant::now();
-        let ballot = Arc::new(Self {
+        let quorum_hold = Arc::new(Self {
             servers: members.len(),
             // The answer has to be in time.
             own_for: OWN_FOR.min(member_timeout / 2),
-            state: Mutex::new(BallotState {
+            state: Mutex::new(QuorumHoldState {
                 members: members.to_vec(),
-                seats: members.iter().map(|_| Seat::Asked).collect(),
+                member_states: members.iter().map(|_| MemberState::Asked).collect(),
                 taken: false,
                 turn: None,
                 ending: None,
@@ -102,8 +105,8 @@ impl Ballot {
             settled: Notify::new(),
             lost: CancellationToken::new(),
         });
-        let job = Arc::clone(&ballot).keep(members.to_vec(), now + within);
-        (ballot, job)
+        let job = Arc::clone(&quorum_hold).keep(members.to_vec(), now + within);
+        (quorum_hold, job)
     }
 
     pub(super) fn members(&self) -> Vec<Lock> {
@@ -136,12 +139,15 @@ impl Ballot {
         true
     }
 
-    fn answer(&self, (nth, seat): (usize, Seat)) {
+    fn answer(&self, (nth, member_state): (usize, MemberState)) {
         let _late = {
             let mut state = self.state.lock();
             match state.ending {
-                None => Some(std::mem::replace(&mut state.seats[nth], seat)),
-                Some(_) => Some(seat),
+                None => Some(std::mem::replace(
+                    &mut state.member_states[nth],
+                    member_state,
+                )),
+                Some(_) => Some(member_state),
             }
         };
         self.answered.notify_one();
@@ -154,16 +160,16 @@ impl Ballot {
             let is_over = now >= limit;
             let votes: Vec<Vote> = {
                 let state = self.state.lock();
-                let vote = |seat: &Seat| match seat {
-                    Seat::Asked if is_over => Vote::Silent,
-                    Seat::Asked => Vote::Open,
+                let vote = |member_state: &MemberState| match member_state {
+                    MemberState::Asked if is_over => Vote::Silent,
+                    MemberState::Asked => Vote::Open,
                     // It has answered.
-                    Seat::Held(guard, _) if guard.is_lost() => Vote::Busy,
-                    Seat::Held(guard, _) => Vote::Taken(guard.valid_until().into()),
-                    Seat::Busy(_) => Vote::Busy,
-                    Seat::Failed(..) => Vote::Silent,
+                    MemberState::Held(guard, _) if guard.is_lost() => Vote::Busy,
+                    MemberState::Held(guard, _) => Vote::Taken(guard.valid_until().into()),
+                    MemberState::Busy(_) => Vote::Busy,
+                    MemberState::Failed(..) => Vote::Silent,
                 };
-                state.seats.iter().map(vote).collect()
+                state.member_states.iter().map(vote).collect()
             };
             match rule::verdict(&votes, now) {
                 Verdict::Undecided => {}
@@ -177,17 +183,25 @@ impl Ballot {
     }
 
     fn answered_by(&self) -> Answered {
-        let has_answered = |seat: &Seat| matches!(seat, Seat::Held(..) | Seat::Busy(_));
-        self.state.lock().seats.iter().map(has_answered).collect()
+        let has_answered = |member_state: &MemberState| {
+            matches!(member_state, MemberState::Held(..) | MemberState::Busy(_))
+        };
+        self.state
+            .lock()
+            .member_states
+            .iter()
+            .map(has_answered)
+            .collect()
     }
 
     /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
     fn error(&self) -> Option<Error> {
         let mut state = self.state.lock();
         let (mut passing, mut lasting) = (Vec::new(), Vec::new());
-        for seat in &mut state.seats {
-            if matches!(seat, Seat::Failed(..))
-                && let Seat::Failed(error, _) = std::mem::replace(seat, Seat::Asked)
+        for member_state in &mut state.member_states {
+            if matches!(member_state, MemberState::Failed(..))
+                && let MemberState::Failed(error, _) =
+                    std::mem::replace(member_state, MemberState::Asked)
             {
                 match error.is_retryable() {
                     true => passing.push(error),
@@ -218,10 +232,13 @@ impl Ballot {
     /// The states of the holds that there are, each with its end.
     fn look<T>(&self, look: impl Fn(&LockGuard) -> T) -> Vec<T> {
         let state = self.state.lock();
-        let held = state.seats.iter().filter_map(|seat| match seat {
-            Seat::Held(guard, _) => Some(guard),
-            _ => None,
-        });
+        let held = state
+            .member_states
+            .iter()
+            .filter_map(|member_state| match member_state {
+                MemberState::Held(guard, _) => Some(guard),
+                _ => None,
+            });
         held.map(look).collect()
     }
 
@@ -278,11 +295,11 @@ impl Ballot {
     fn end_if(
         &self,
         ending: RedEnding,
-        may_end: impl FnOnce(&BallotState) -> bool,
+        may_end: impl FnOnce(&QuorumHoldState) -> bool,
     ) -> Vec<LockGuard> {
         // Dropped when the mutex is free: it may have the last handle of a client, and wakes the next caller.
         let (_members, _turn);
-        let seats = {
+        let member_states = {
             let mut state = self.state.lock();
             if state.ending.is_some() || !may_end(&state) {
                 return Vec::new();
@@ -293,17 +310,19 @@ impl Ballot {
             _members = std::mem::take(&mut state.members);
             let is_lost = matches!(ending, RedEnding::Lost(_));
             _turn = state.turn.take_if(|_| is_lost);
-            std::mem::take(&mut state.seats)
+            std::mem::take(&mut state.member_states)
         };
         if matches!(ending, RedEnding::Lost(_)) {
             self.lost.cancel();
         }
         self.answered.notify_one();
         self.settled.notify_one();
-        let guards = seats.into_iter().filter_map(|seat| match seat {
-            Seat::Held(guard, _) => Some(guard),
-            _ => None,
-        });
+        let guards = member_states
+            .into_iter()
+            .filter_map(|member_state| match member_state {
+                MemberState::Held(guard, _) => Some(guard),
+                _ => None,
+            });
         guards.collect()
     }
 
@@ -321,26 +340,29 @@ impl Ballot {
         // If the job ends with its runtime, or never begins, no task looks for a loss any more.
         let keeper = KeepJob(self);
         Box::pin(async move {
-            let ballot = &keeper.0;
+            let quorum_hold = &keeper.0;
             let members = members.into_iter().enumerate();
-            let ask = |member| ask(member, ballot.own_for);
+            let ask = |member| ask(member, quorum_hold.own_for);
             let mut asked: FuturesUnordered<_> = members.map(ask).collect();
-            let mut settled = pin!(tokio::time::timeout_at(limit, ballot.settled.notified()));
+            let mut settled = pin!(tokio::time::timeout_at(
+                limit,
+                quorum_hold.settled.notified()
+            ));
             loop {
                 tokio::select! {
                     biased;
                     settled = &mut settled => {
                         if settled.is_err() {
                             // Its call is not polled.
-                            drop(ballot.end_if(RedEnding::Released, |state| !state.taken));
+                            drop(quorum_hold.end_if(RedEnding::Released, |state| !state.taken));
                         }
                         break;
                     }
-                    Some(answer) = asked.next() => ballot.answer(answer),
+                    Some(answer) = asked.next() => quorum_hold.answer(answer),
                 }
             }
-            while ballot.is_open() {
-                let (again, losses, due) = ballot.take_again();
+            while quorum_hold.is_open() {
+                let (again, losses, due) = quorum_hold.take_again();
                 asked.extend(due.into_iter().map(ask));
                 let lost = async {
                     match losses.is_empty() {
@@ -350,9 +372,9 @@ impl Ballot {
                 };
                 tokio::select! {
                     biased;
-                    () = ballot.settled.notified() => {}
+                    () = quorum_hold.settled.notified() => {}
                     () = lost => {}
-                    Some(answer) = asked.next() => ballot.answer(answer),
+                    Some(answer) = asked.next() => quorum_hold.answer(answer),
                     () = sleep_until(again) => {}
                 }
             }
@@ -369,22 +391,28 @@ impl Ballot {
         let (mut again, mut ask, mut losses, mut gone) = (None::<Instant>, vec![], vec![], vec![]);
         {
             let mut state = self.state.lock();
-            let is_held = |seat: &&Seat| matches!(seat, Seat::Held(guard, _) if !guard.is_lost());
-            if state.seats.iter().filter(is_held).count() < self.quorum() {
+            let is_held = |member_state: &&MemberState| matches!(member_state, MemberState::Held(guard, _) if !guard.is_lost());
+            if state.member_states.iter().filter(is_held).count() < self.quorum() {
                 // The next look ends it. What is left of it says until when it was valid.
                 return (Some(now), vec![], vec![]);
             }
             let left = state.ends.map(|ends| ends.saturating_duration_since(now));
             let may_ask = left.is_none_or(|left| left >= LEASE_LEFT_MIN);
-            let BallotState { seats, members, .. } = &mut *state;
-            for (nth, (seat, member)) in seats.iter_mut().zip(members).enumerate() {
-                let due = match seat {
-                    Seat::Asked => continue,
-                    Seat::Held(guard, _) if !guard.is_lost() => {
+            let QuorumHoldState {
+                member_states,
+                members,
+                ..
+            } = &mut *state;
+            for (nth, (member_state, member)) in member_states.iter_mut().zip(members).enumerate() {
+                let due = match member_state {
+                    MemberState::Asked => continue,
+                    MemberState::Held(guard, _) if !guard.is_lost() => {
                         losses.push(guard.lost());
                         continue;
                     }
-                    Seat::Held(_, at) | Seat::Busy(at) | Seat::Failed(_, at) => *at + AGAIN_AFTER,
+                    MemberState::Held(_, at)
+                    | MemberState::Busy(at)
+                    | MemberState::Failed(_, at) => *at + AGAIN_AFTER,
                 };
                 if !may_ask {
                     continue;
@@ -393,7 +421,7 @@ impl Ballot {
                     again = Some(again.map_or(due, |again| again.min(due)));
                     continue;
                 }
-                gone.push(std::mem::replace(seat, Seat::Asked));
+                gone.push(std::mem::replace(member_state, MemberState::Asked));
                 let bounded = left.map_or_else(|| member.clone(), |left| member.at_most(left));
                 ask.push((nth, bounded));
             }
@@ -405,38 +433,39 @@ impl Ballot {
 }
 
 /// Asks one server, for an owner of its own: what an earlier round has left there is never joined, but waited for.
-async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, Seat) {
+async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, MemberState) {
     let lock = member.of_fresh_owner();
     let (asked_at, mut pauses) = (Instant::now(), member.pauses());
     let limit = asked_at + own_for;
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
-    let failed = |error: Error| Seat::Failed(error.about(member.given_name()), Instant::now());
-    let seat = loop {
+    let failed =
+        |error: Error| MemberState::Failed(error.about(member.given_name()), Instant::now());
+    let member_state = loop {
         let found = lock
             .acquire_or_find(Wait::Never(None), CallStage::GoesOn)
             .await;
         let now = Instant::now();
         match found {
-            Ok(TryLock::Acquired(guard)) => break Seat::Held(guard, asked_at),
+            Ok(TryLock::Acquired(guard)) => break MemberState::Held(guard, asked_at),
             Ok(TryLock::Busy {
                 holder: Some(holder),
             }) if now < limit && is_ours(&holder) => {
                 tokio::time::sleep_until(limit.min(now + pauses.next())).await;
             }
-            Ok(TryLock::Busy { holder: Some(_) }) => break Seat::Busy(now),
+            Ok(TryLock::Busy { holder: Some(_) }) => break MemberState::Busy(now),
             // Others of this client queue for it. The server was not asked, and may be away.
             Ok(TryLock::Busy { holder: None }) => match member.inspect().await {
-                Ok(_) => break Seat::Busy(Instant::now()),
+                Ok(_) => break MemberState::Busy(Instant::now()),
                 Err(error) => break failed(error),
             },
             Err(error) => break failed(error),
         }
     };
-    (nth, seat)
+    (nth, member_state)
 }
 
 /// The job that keeps a hold. Dropped, it reports that the hold is kept no longer.
-struct KeepJob(Arc<Ballot>);
+struct KeepJob(Arc<QuorumHold>);
 
 impl Drop for KeepJob {
     fn drop(&mut self) {
@@ -446,7 +475,7 @@ impl Drop for KeepJob {
 
 /// A round that is not decided. Dropped, it gives back what it has.
 pub(super) struct Round {
-    ballot: Arc<Ballot>,
+    quorum_hold: Arc<QuorumHold>,
     kept: bool,
 }
 
@@ -466,47 +495,47 @@ impl Round {
         member_timeout: Duration,
         within: Duration,
     ) -> (Self, Job) {
-        let (ballot, job) = Ballot::begin(members, member_timeout, within);
+        let (quorum_hold, job) = QuorumHold::begin(members, member_timeout, within);
         let kept = false;
-        (Self { ballot, kept }, job)
+        (Self { quorum_hold, kept }, job)
     }
 
     /// Whether a quorum holds it still; then it is not given back for want of a poll.
     pub(super) fn take(&self) -> bool {
-        self.ballot.take()
+        self.quorum_hold.take()
     }
 
     /// What the answers amount to, and who gave them. Without a quorum all is given back.
     pub(super) async fn found(&self, limit: Instant) -> (RoundOutcome, Answered) {
-        let verdict = self.ballot.decided(limit).await;
-        let answered = self.ballot.answered_by();
+        let verdict = self.quorum_hold.decided(limit).await;
+        let answered = self.quorum_hold.answered_by();
         let found = match verdict {
             Verdict::Taken => return (RoundOutcome::Taken, answered),
             Verdict::Busy | Verdict::Undecided => RoundOutcome::Busy,
-            Verdict::Silent => RoundOutcome::TooFew(self.ballot.error()),
+            Verdict::Silent => RoundOutcome::TooFew(self.quorum_hold.error()),
         };
         // The guards are dropped here: their clients release them in the background.
-        drop(self.ballot.end(RedEnding::Released));
+        drop(self.quorum_hold.end(RedEnding::Released));
         (found, answered)
     }
 
     /// What is held is kept, and with it the turn of its caller.
-    pub(super) fn kept(mut self, turn: OwnedSemaphorePermit) -> Arc<Ballot> {
+    pub(super) fn kept(mut self, turn: OwnedSemaphorePermit) -> Arc<QuorumHold> {
         self.kept = true;
         {
-            let mut state = self.ballot.state.lock();
+            let mut state = self.quorum_hold.state.lock();
             if state.ending.is_none() {
                 state.turn = Some(turn);
             }
         }
-        Arc::clone(&self.ballot)
+        Arc::clone(&self.quorum_hold)
     }
 }
 
 impl Drop for Round {
     fn drop(&mut self) {
         if !self.kept {
-            drop(self.ballot.end(RedEnding::Released));
+            drop(self.quorum_hold.end(RedEnding::Released));
         }
     }
 }
