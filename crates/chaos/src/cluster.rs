@@ -5,9 +5,10 @@ use std::sync::mpsc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use test_support::{Cluster, ms};
+use test_support::{Cluster, Server, ms};
 
-use crate::faults::{Dead, Done, Fault, Kind, Said, Servers, Switch, primaries};
+use crate::faults::{Done, Fault, Kind, Node, Servers, Shard};
+use crate::inject::TAKEN_OVER_WITHIN;
 use crate::oracle::{Broken, Outage, Slots};
 use crate::plain::{self, order, query};
 use crate::watch::{self, Ear};
@@ -96,126 +97,17 @@ impl Nodes {
         Err(problem)
     }
 
-    /// A primary with its hash slots and its replica.
-    fn shard(&self, target: usize) -> Result<Shard, String> {
-        let seen = self.seen()?;
-        let mut primaries: Vec<&Seen> = seen.iter().filter(|one| !one.slots.is_empty()).collect();
-        primaries.sort_by_key(|one| one.slots.first().map(|range| *range.start()));
-        let primary = primaries[target % primaries.len()];
-        let replica = seen
-            .iter()
-            .find(|one| one.replica_of.as_ref() == Some(&primary.id));
-        let replica = replica.ok_or("a primary has no replica")?;
-        Ok(Shard {
-            primary: primary.nth,
-            replica: replica.nth,
-            slots: primary.slots.clone(),
-        })
-    }
-
-    fn what_is_wrong(&self) -> Result<Option<String>, String> {
-        let mut first: Option<Vec<(String, Slots)>> = None;
-        for nth in 0..self.cluster.len() {
-            let port = self.cluster.port(nth);
-            if !query(port, &["CLUSTER", "INFO"])?.contains("cluster_state:ok") {
-                return Ok(Some(format!(
-                    "port {port} does not see the cluster working"
-                )));
-            }
-            let mut seen = self.seen_by(nth)?;
-            if let Some(problem) = seen.iter().find_map(|one| one.problem.as_ref()) {
-                return Ok(Some(format!("port {port} says: {problem}")));
-            }
-            if seen.len() != self.cluster.len() {
-                return Ok(Some(format!("port {port} knows {} nodes only", seen.len())));
-            }
-            seen.sort_by_key(|one| one.nth);
-            let owners = |one: &Seen| (one.id.clone(), one.slots.clone());
-            let owners: Vec<_> = seen.iter().map(owners).collect();
-            if first.as_ref().is_some_and(|first| *first != owners) {
-                return Ok(Some(format!("port {port} has another map than others")));
-            }
-            first = Some(owners);
-            for one in &seen {
-                let Some(primary) = &one.replica_of else {
-                    continue;
-                };
-                let primary = self.ids.iter().position(|id| id == primary);
-                let primary = self.cluster.port(primary.ok_or("an unknown primary")?);
-                if nth == one.nth
-                    && let Some(behind) = plain::is_behind(port, primary)
-                {
-                    return Ok(Some(behind));
-                }
-            }
-            let replicas = seen.iter().filter(|one| one.replica_of.is_some()).count();
-            if replicas != 3 {
-                return Ok(Some(format!("port {port} knows {replicas} replicas")));
-            }
-        }
-        Ok(None)
-    }
-
-    fn take_over(&mut self, shard: &Shard, from: Instant, limit: Instant) -> Option<Switch> {
-        let replica = self.cluster.port(shard.replica);
-        self.ear.switched(from, limit, |port| port == replica)
-    }
-
-    fn kill(&mut self, shard: &Shard, unreplicated: Option<Duration>) -> Result<Done, String> {
-        let port = self.cluster.port(shard.primary);
-        let from = Instant::now();
-        if let Some(length) = unreplicated {
-            self.cluster.server(shard.replica).pause();
-            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
-            sleep(length);
-        }
-        let killed = Instant::now();
-        self.cluster.server(shard.primary).kill();
-        if unreplicated.is_some() {
-            self.cluster.server(shard.replica).resume();
-        }
-        let switch = self.take_over(shard, from, Instant::now() + TAKEN_OVER_WITHIN);
-        let switch = switch.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
-        let how = unreplicated.map_or("", |_| ", the last holds unreplicated");
-        let nth = shard.primary;
-        Ok(Done {
-            what: format!("port {port} killed{how}"),
-            switch: Some(switch),
-            dead: Some(Dead { nth, port }),
-            outages: vec![
-                shard.lacks(Broken::Primary, killed, Some(switch.at)),
-                shard.lacks(Broken::Replicas, from, None),
-            ],
-            ..Done::default()
-        })
-    }
-
-    fn stop(&mut self, shard: &Shard, length: Duration) -> Done {
-        let port = self.cluster.port(shard.primary);
-        let from = Instant::now();
-        self.cluster.server(shard.primary).pause();
-        let mut switch = self.take_over(shard, from, from + length);
-        sleep((from + length).saturating_duration_since(Instant::now()));
-        self.cluster.server(shard.primary).resume();
-        let resumed = Instant::now();
-        if switch.is_none() && length > ms(600) {
-            // An election may be under way.
-            switch = self.take_over(shard, from, resumed + ms(2_000));
-        }
-        let until = switch.map_or(resumed, |switch| switch.at);
-        Done {
-            what: format!("port {port} stopped for {length:?}"),
-            switch,
-            outages: vec![shard.lacks(Broken::Primary, from, Some(until))],
-            ..Done::default()
-        }
+    fn node(&self, nth: usize) -> Node {
+        let port = self.cluster.port(nth);
+        Node { nth, port }
     }
 
     fn fail_over(&mut self, shard: &Shard) -> Result<Done, String> {
         let from = Instant::now();
-        let port = self.cluster.port(shard.replica);
+        let port = shard.replicas[0].port;
         order(port, &["CLUSTER", "FAILOVER"])?;
-        let switch = self.take_over(shard, from, from + TAKEN_OVER_WITHIN);
+        let limit = from + TAKEN_OVER_WITHIN;
+        let switch = self.ear.switched(from, limit, &shard.replicas);
         let switch = switch.ok_or_else(|| format!("port {port} has not taken over as ordered"))?;
         Ok(Done {
             what: format!("planned failover to port {port}"),
@@ -224,36 +116,6 @@ impl Nodes {
             outages: vec![shard.lacks(Broken::Primary, from, Some(switch.at))],
             ..Done::default()
         })
-    }
-
-    fn cut_replicas(&self) -> Result<Done, String> {
-        let from = Instant::now();
-        for port in primaries(&self.routes()?) {
-            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
-        }
-        Ok(Done {
-            what: "every primary cuts its replicas".to_owned(),
-            outages: vec![Outage {
-                broken: Broken::Replicas,
-                slots: vec![0..=u16::MAX],
-                from,
-                until: None,
-            }],
-            ..Done::default()
-        })
-    }
-
-    fn stop_replica(&mut self, shard: &Shard, length: Duration) -> Done {
-        let port = self.cluster.port(shard.replica);
-        let from = Instant::now();
-        self.cluster.server(shard.replica).pause();
-        sleep(length);
-        self.cluster.server(shard.replica).resume();
-        Done {
-            what: format!("the replica at port {port} stopped for {length:?}"),
-            outages: vec![shard.lacks(Broken::Replicas, from, None)],
-            ..Done::default()
-        }
     }
 
     fn move_slot(&self, slot: u16, other: usize, by_key: Option<Duration>) -> Result<Done, String> {
@@ -306,24 +168,6 @@ impl Nodes {
     }
 }
 
-/// A primary with its replica.
-struct Shard {
-    primary: usize,
-    replica: usize,
-    slots: Slots,
-}
-
-impl Shard {
-    fn lacks(&self, broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
-        Outage {
-            broken,
-            slots: self.slots.clone(),
-            from,
-            until,
-        }
-    }
-}
-
 impl Servers for Nodes {
     fn url(&self) -> String {
         self.cluster.url()
@@ -344,27 +188,78 @@ impl Servers for Nodes {
         ]
     }
 
-    fn inject(&mut self, fault: &Fault, locks: &[(String, u16)]) -> Result<Done, String> {
-        let shard = self.shard(fault.target)?;
-        let (_, slot) = locks[fault.target % locks.len()];
+    fn server(&mut self, nth: usize) -> &mut Server {
+        self.cluster.server(nth)
+    }
+
+    fn ear(&mut self) -> &mut Ear {
+        &mut self.ear
+    }
+
+    fn shard(&self, target: usize) -> Result<Shard, String> {
+        let seen = self.seen()?;
+        let mut primaries: Vec<&Seen> = seen.iter().filter(|one| !one.slots.is_empty()).collect();
+        primaries.sort_by_key(|one| one.slots.first().map(|range| *range.start()));
+        let primary = primaries[target % primaries.len()];
+        let replica = seen
+            .iter()
+            .find(|one| one.replica_of.as_ref() == Some(&primary.id));
+        let replica = replica.ok_or("a primary has no replica")?;
+        Ok(Shard {
+            primary: self.node(primary.nth),
+            replicas: vec![self.node(replica.nth)],
+            slots: primary.slots.clone(),
+        })
+    }
+
+    fn inject_own(&mut self, fault: &Fault, shard: &Shard, slot: u16) -> Result<Done, String> {
         match fault.kind {
-            Kind::Kill => self.kill(&shard, None),
-            Kind::KillUnreplicated => self.kill(&shard, Some(ms(200) + fault.length / 5)),
-            Kind::Stop => Ok(self.stop(&shard, fault.length)),
-            Kind::PlannedFailover => self.fail_over(&shard),
+            Kind::PlannedFailover => self.fail_over(shard),
             Kind::MoveAtOnce => self.move_slot(slot, fault.other, None),
             Kind::MoveByKey => self.move_slot(slot, fault.other, Some(fault.length)),
-            Kind::CutReplicas => self.cut_replicas(),
-            Kind::StopReplica | Kind::StopSentinel => Ok(self.stop_replica(&shard, fault.length)),
+            other => Err(format!("a cluster has no {other:?}")),
         }
     }
 
-    fn start_again(&mut self, dead: usize) {
-        self.cluster.server(dead).start_again();
-    }
-
-    fn missing(&mut self) -> Option<String> {
-        self.what_is_wrong().unwrap_or_else(Some)
+    fn is_whole(&self) -> Result<(), String> {
+        let mut first: Option<Vec<(String, Slots)>> = None;
+        for nth in 0..self.cluster.len() {
+            let port = self.cluster.port(nth);
+            if !query(port, &["CLUSTER", "INFO"])?.contains("cluster_state:ok") {
+                return Err(format!("port {port} does not see the cluster working"));
+            }
+            let mut seen = self.seen_by(nth)?;
+            if let Some(problem) = seen.iter().find_map(|one| one.problem.as_ref()) {
+                return Err(format!("port {port} says: {problem}"));
+            }
+            if seen.len() != self.cluster.len() {
+                return Err(format!("port {port} knows {} nodes only", seen.len()));
+            }
+            seen.sort_by_key(|one| one.nth);
+            let owners = |one: &Seen| (one.id.clone(), one.slots.clone());
+            let owners: Vec<_> = seen.iter().map(owners).collect();
+            if first.as_ref().is_some_and(|first| *first != owners) {
+                return Err(format!("port {port} has another map than others"));
+            }
+            first = Some(owners);
+            for one in &seen {
+                let Some(primary) = &one.replica_of else {
+                    continue;
+                };
+                let primary = self.ids.iter().position(|id| id == primary);
+                let primary = self.cluster.port(primary.ok_or("an unknown primary")?);
+                if nth == one.nth
+                    && let Some(behind) = plain::is_behind(port, primary)
+                {
+                    return Err(behind);
+                }
+            }
+            let replicas = seen.iter().filter(|one| one.replica_of.is_some()).count();
+            if replicas != 3 {
+                return Err(format!("port {port} knows {replicas} replicas"));
+            }
+        }
+        Ok(())
     }
 
     fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String> {
@@ -379,11 +274,4 @@ impl Servers for Nodes {
     fn replicas(&self) -> u32 {
         1
     }
-
-    fn said(&mut self) -> Vec<Said> {
-        self.ear.all()
-    }
 }
-
-/// A cluster without a primary for this time after a failure will not have one.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);

@@ -5,8 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
+use test_support::Server;
 
-use crate::oracle::{Outage, Slots};
+use crate::oracle::{Broken, Outage, Slots};
+use crate::watch::Ear;
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +92,7 @@ pub struct Done {
     /// Whether that must not lose anything.
     pub loses_nothing: bool,
     /// A server to be started again when the takeover has been judged.
-    pub dead: Option<Dead>,
+    pub dead: Option<Node>,
     pub outages: Vec<Outage>,
 }
 
@@ -101,10 +103,29 @@ pub struct Switch {
     pub at: Instant,
 }
 
+/// One of the servers.
 #[derive(Debug, Clone, Copy)]
-pub struct Dead {
+pub struct Node {
     pub nth: usize,
     pub port: u16,
+}
+
+/// A primary with its replicas.
+pub struct Shard {
+    pub primary: Node,
+    pub replicas: Vec<Node>,
+    pub slots: Slots,
+}
+
+impl Shard {
+    pub fn lacks(&self, broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
+        Outage {
+            broken,
+            slots: self.slots.clone(),
+            from,
+            until,
+        }
+    }
 }
 
 /// Something that was heard of the servers.
@@ -130,20 +151,22 @@ pub enum News {
 }
 
 /// Servers that are made to fail.
-pub trait Servers {
+pub trait Servers: Send {
     fn url(&self) -> String;
     fn kinds(&self) -> &'static [Kind];
-    /// Does what the fault says, up to a takeover if there is one.
-    fn inject(&mut self, fault: &Fault, locks: &[(String, u16)]) -> Result<Done, String>;
-    fn start_again(&mut self, dead: usize);
-    /// What is not as it should be.
-    fn missing(&mut self) -> Option<String>;
+    fn server(&mut self, nth: usize) -> &mut Server;
+    /// What is heard of the servers.
+    fn ear(&mut self) -> &mut Ear;
+    /// The primary that a fault is meant for.
+    fn shard(&self, target: usize) -> Result<Shard, String>;
+    /// Does what this topology does in its own way; `slot` is that of a lock.
+    fn inject_own(&mut self, fault: &Fault, shard: &Shard, slot: u16) -> Result<Done, String>;
+    /// Answers with what is not as it should be.
+    fn is_whole(&self) -> Result<(), String>;
     /// The hash slots, each with the port of its primary.
     fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String>;
     /// All replicas of a primary, when everything is whole.
     fn replicas(&self) -> u32;
-    /// What was heard of the servers since the last question.
-    fn said(&mut self) -> Vec<Said>;
 }
 
 /// The ports of all primaries.

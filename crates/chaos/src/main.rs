@@ -18,6 +18,7 @@ extern crate test_support;
 mod cluster;
 mod events;
 mod faults;
+mod inject;
 mod load;
 mod oracle;
 mod plain;
@@ -104,11 +105,6 @@ async fn chaos(options: &Options) -> Result<bool, String> {
         schedule: Schedule::new(options.seed, servers.kinds()),
         servers,
         judge: judge.clone(),
-        locks: plan
-            .locks
-            .iter()
-            .map(|one| (one.name.clone(), one.slot))
-            .collect(),
         start,
         until: start + Duration::from_secs(options.seconds),
         interrupted: interrupted(),
@@ -209,7 +205,7 @@ fn long(is_cluster: bool) -> Duration {
     Duration::from_secs(if is_cluster { 90 } else { 180 })
 }
 
-fn start(is_cluster: bool) -> Result<Box<dyn Servers + Send>, String> {
+fn start(is_cluster: bool) -> Result<Box<dyn Servers>, String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| error.to_string())?;
     Ok(if is_cluster {
         Box::new(cluster::Nodes::start(&runtime)?)

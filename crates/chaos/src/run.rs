@@ -15,10 +15,9 @@ use crate::oracle::{Broken, Outage, Section, Slots, Takeover};
 use crate::plain;
 
 pub struct Run {
-    pub servers: Box<dyn Servers + Send>,
+    pub servers: Box<dyn Servers>,
     pub judge: Judge,
     pub schedule: Schedule,
-    pub locks: Vec<(String, u16)>,
     pub start: Instant,
     pub until: Instant,
     pub interrupted: Arc<AtomicBool>,
@@ -44,7 +43,12 @@ impl Run {
         let before = primaries(&self.routes()?);
         let from = Instant::now();
         self.begin(from, fault);
-        let mut done = self.servers.inject(fault, &self.locks)?;
+        let slot = {
+            let oracle = self.judge.oracle();
+            let locks = oracle.locks();
+            locks[fault.target % locks.len()].slot
+        };
+        let mut done = self.servers.inject(fault, slot)?;
         self.judge.oracle().fault(Instant::now(), done.what.clone());
         for outage in std::mem::take(&mut done.outages) {
             self.judge.oracle().broken(outage);
@@ -57,7 +61,7 @@ impl Run {
             self.compare(Some(switch.at));
         }
         if let Some(dead) = done.dead {
-            self.servers.start_again(dead.nth);
+            self.servers.server(dead.nth).start_again();
         }
         self.is_whole()?;
         // What a server has become a moment ago may not have been seen.
@@ -86,7 +90,7 @@ impl Run {
     fn listen(&mut self, from: Instant, done: &Done) -> BTreeSet<u16> {
         let mut switched = BTreeSet::new();
         let mut demoted = Vec::new();
-        for Said { at, line, news } in self.servers.said() {
+        for Said { at, line, news } in self.servers.ear().all() {
             self.judge.oracle().fault(at, line);
             match news {
                 News::Nothing => {}
@@ -169,9 +173,9 @@ impl Run {
     }
 
     /// Waits until nothing is missing.
-    pub fn is_whole(&mut self) -> Result<(), String> {
+    fn is_whole(&self) -> Result<(), String> {
         let limit = Instant::now() + WHOLE_WITHIN;
-        while let Some(missing) = self.servers.missing() {
+        while let Err(missing) = self.servers.is_whole() {
             if Instant::now() > limit {
                 return Err(format!("not whole within {WHOLE_WITHIN:?}: {missing}"));
             }

@@ -3,13 +3,14 @@
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use test_support::{SERVICE, Sentinels, ms};
+use test_support::{SERVICE, Sentinels, Server, ms};
 
-use crate::faults::{Dead, Done, Fault, Kind, News, Said, Servers};
-use crate::oracle::{Broken, Outage};
-use crate::plain::{self, order, query};
+use crate::faults::{Done, Fault, Kind, News, Node, Said, Servers, Shard};
+use crate::inject::TAKEN_OVER_WITHIN;
+use crate::oracle::Broken;
+use crate::plain::{self, query};
 use crate::watch::{self, Ear};
 
 pub struct Watched {
@@ -71,15 +72,6 @@ fn announced(by: u16, named: Named, latest: &mut Named) -> Said {
     }
 }
 
-fn away(broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
-    Outage {
-        broken,
-        slots: vec![0..=u16::MAX],
-        from,
-        until,
-    }
-}
-
 fn named_by(watcher: u16) -> Result<Named, String> {
     loop {
         let before = epoch(watcher)?;
@@ -135,81 +127,9 @@ impl Watched {
             .ok_or_else(|| "no sentinel tells the primary".to_owned())
     }
 
-    fn number(&self, port: u16) -> Result<usize, String> {
-        let nth = self.servers.iter().position(|known| *known == port);
-        nth.ok_or_else(|| format!("port {port} is none of the servers"))
-    }
-
-    fn replicas_of(&self, primary: usize) -> Vec<usize> {
-        (0..self.servers.len())
-            .filter(|nth| *nth != primary)
-            .collect()
-    }
-
-    fn kill(&mut self, unreplicated: Option<Duration>) -> Result<Done, String> {
-        let port = self.primary()?;
-        let primary = self.number(port)?;
-        let from = Instant::now();
-        if let Some(length) = unreplicated {
-            for replica in self.replicas_of(primary) {
-                self.sentinels.server(replica).pause();
-            }
-            order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
-            sleep(length);
-        }
-        let killed = Instant::now();
-        self.sentinels.server(primary).kill();
-        if unreplicated.is_some() {
-            for replica in self.replicas_of(primary) {
-                self.sentinels.server(replica).resume();
-            }
-        }
-        let limit = Instant::now() + TAKEN_OVER_WITHIN;
-        let switch = self.ear.switched(from, limit, |new| new != port);
-        let switch = switch.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
-        let how = if unreplicated.is_some() {
-            ", the last holds unreplicated"
-        } else {
-            ""
-        };
-        Ok(Done {
-            what: format!("port {port} killed{how}"),
-            switch: Some(switch),
-            dead: Some(Dead { nth: primary, port }),
-            outages: vec![
-                away(Broken::Primary, killed, Some(switch.at)),
-                away(Broken::Replicas, from, None),
-            ],
-            ..Done::default()
-        })
-    }
-
-    fn stop(&mut self, length: Duration) -> Result<Done, String> {
-        let port = self.primary()?;
-        let primary = self.number(port)?;
-        let from = Instant::now();
-        self.sentinels.server(primary).pause();
-        let mut switch = self.ear.switched(from, from + length, |new| new != port);
-        sleep((from + length).saturating_duration_since(Instant::now()));
-        self.sentinels.server(primary).resume();
-        let resumed = Instant::now();
-        if switch.is_none() && length > ms(600) {
-            // The sentinels may have agreed already.
-            let limit = resumed + ms(3_000);
-            switch = self.ear.switched(from, limit, |new| new != port);
-        }
-        let until = switch.map_or(resumed, |switch| switch.at);
-        Ok(Done {
-            what: format!("port {port} stopped for {length:?}"),
-            switch,
-            outages: vec![away(Broken::Primary, from, Some(until))],
-            ..Done::default()
-        })
-    }
-
     /// With one sentinel that hears of it later.
-    fn fail_over(&mut self, fault: &Fault, behind: bool) -> Result<Done, String> {
-        let port = self.primary()?;
+    fn fail_over(&mut self, fault: &Fault, shard: &Shard, behind: bool) -> Result<Done, String> {
+        let port = shard.primary.port;
         let late = fault.target % self.watchers.len();
         let ordered = self.watchers[(late + 1) % self.watchers.len()];
         if behind {
@@ -225,7 +145,7 @@ impl Watched {
             }
         };
         let limit = Instant::now() + TAKEN_OVER_WITHIN;
-        let switch = self.ear.switched(from, limit, |new| new != port);
+        let switch = self.ear.switched(from, limit, &shard.replicas);
         if behind {
             self.sentinels.signal_sentinel(late, "-CONT");
         }
@@ -239,7 +159,7 @@ impl Watched {
         Ok(Done {
             what: format!("planned failover from port {port}{how}"),
             switch: Some(switch),
-            outages: vec![away(Broken::Primary, from, Some(switch.at))],
+            outages: vec![shard.lacks(Broken::Primary, from, Some(switch.at))],
             ..Done::default()
         })
     }
@@ -277,26 +197,6 @@ impl Watched {
         let port = field("port").parse().map_err(|_| about("no port"))?;
         Ok((port, field("config-epoch").to_owned()))
     }
-
-    fn what_is_wrong(&self) -> Result<(), String> {
-        let reports = self.watchers.iter().map(|&watcher| self.said_by(watcher));
-        let reports = reports.collect::<Result<Vec<_>, _>>()?;
-        let (primary, _) = reports[0];
-        if reports.iter().any(|report| *report != reports[0]) {
-            return Err(format!("the sentinels do not agree: {reports:?}"));
-        }
-        for &port in self.servers.iter().filter(|port| **port != primary) {
-            if let Some(behind) = plain::is_behind(port, primary) {
-                return Err(behind);
-            }
-        }
-        if !query(primary, &["ROLE"])?.starts_with("master") {
-            return Err(format!(
-                "port {primary} does not say that it is the primary"
-            ));
-        }
-        Ok(())
-    }
 }
 
 impl Servers for Watched {
@@ -317,48 +217,54 @@ impl Servers for Watched {
         ]
     }
 
-    fn inject(&mut self, fault: &Fault, _: &[(String, u16)]) -> Result<Done, String> {
+    fn server(&mut self, nth: usize) -> &mut Server {
+        self.sentinels.server(nth)
+    }
+
+    fn ear(&mut self) -> &mut Ear {
+        &mut self.ear
+    }
+
+    fn shard(&self, _: usize) -> Result<Shard, String> {
+        let named = self.primary()?;
+        let nodes = self.servers.iter().enumerate();
+        let nodes = nodes.map(|(nth, &port)| Node { nth, port });
+        let (primary, replicas): (Vec<_>, _) = nodes.partition(|node| node.port == named);
+        let primary = primary.first().copied();
+        Ok(Shard {
+            primary: primary.ok_or_else(|| format!("port {named} is none of the servers"))?,
+            replicas,
+            slots: vec![0..=u16::MAX],
+        })
+    }
+
+    fn inject_own(&mut self, fault: &Fault, shard: &Shard, _: u16) -> Result<Done, String> {
         match fault.kind {
-            Kind::Kill => self.kill(None),
-            Kind::KillUnreplicated => self.kill(Some(ms(200) + fault.length / 5)),
-            Kind::Stop => self.stop(fault.length),
-            Kind::PlannedFailover => self.fail_over(fault, false),
-            Kind::StopSentinel => self.fail_over(fault, true),
-            Kind::CutReplicas | Kind::MoveAtOnce | Kind::MoveByKey => {
-                let port = self.primary()?;
-                let from = Instant::now();
-                order(port, &["CLIENT", "KILL", "TYPE", "replica"])?;
-                Ok(Done {
-                    outages: vec![away(Broken::Replicas, from, None)],
-                    what: format!("port {port} cuts its replicas"),
-                    ..Done::default()
-                })
-            }
-            Kind::StopReplica => {
-                let replicas = self.replicas_of(self.number(self.primary()?)?);
-                let replica = replicas[fault.target % replicas.len()];
-                let from = Instant::now();
-                self.sentinels.server(replica).pause();
-                sleep(fault.length);
-                self.sentinels.server(replica).resume();
-                let port = self.servers[replica];
-                Ok(Done {
-                    what: format!("the replica at port {port} stopped for {:?}", fault.length),
-                    outages: vec![away(Broken::Replicas, from, None)],
-                    ..Done::default()
-                })
-            }
+            Kind::PlannedFailover => self.fail_over(fault, shard, false),
+            Kind::StopSentinel => self.fail_over(fault, shard, true),
+            other => Err(format!("sentinels have no {other:?}")),
         }
     }
 
-    fn start_again(&mut self, dead: usize) {
-        self.sentinels.server(dead).start_again();
+    fn is_whole(&self) -> Result<(), String> {
+        let reports = self.watchers.iter().map(|&watcher| self.said_by(watcher));
+        let reports = reports.collect::<Result<Vec<_>, _>>()?;
+        let (primary, _) = reports[0];
+        if reports.iter().any(|report| *report != reports[0]) {
+            return Err(format!("the sentinels do not agree: {reports:?}"));
+        }
+        for &port in self.servers.iter().filter(|port| **port != primary) {
+            if let Some(behind) = plain::is_behind(port, primary) {
+                return Err(behind);
+            }
+        }
+        if !query(primary, &["ROLE"])?.starts_with("master") {
+            return Err(format!(
+                "port {primary} does not say that it is the primary"
+            ));
+        }
+        Ok(())
     }
-
-    fn missing(&mut self) -> Option<String> {
-        self.what_is_wrong().err()
-    }
-
     fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String> {
         Ok(vec![(0..=u16::MAX, self.primary()?)])
     }
@@ -366,11 +272,4 @@ impl Servers for Watched {
     fn replicas(&self) -> u32 {
         2
     }
-
-    fn said(&mut self) -> Vec<Said> {
-        self.ear.all()
-    }
 }
-
-/// Sentinels that have not chosen anybody by then will not.
-const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);

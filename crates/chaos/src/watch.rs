@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use test_support::{Control, ms};
 
-use crate::faults::{News, Said, Switch};
+use crate::faults::{News, Node, Said, Switch};
 use crate::oracle::Slots;
 use crate::plain;
 
@@ -30,8 +30,9 @@ impl Ear {
         &mut self,
         since: Instant,
         limit: Instant,
-        is_meant: impl Fn(u16) -> bool,
+        replicas: &[Node],
     ) -> Option<Switch> {
+        let is_meant = |port| replicas.iter().any(|one| one.port == port);
         loop {
             self.kept.extend(self.said.try_iter());
             let switch = self.kept.iter().find_map(|one| match one.news {
