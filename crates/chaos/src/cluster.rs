@@ -155,14 +155,10 @@ impl Nodes {
             let _ = set(self.cluster.port(one.nth), "NODE", &to.id);
         }
         let how = by_key.map_or("immediately", |_| "key by key");
+        let moved = Some(Instant::now());
         Ok(Done {
             what: format!("slot {slot} from port {source} to port {target} {how}"),
-            outages: vec![Outage {
-                broken: Broken::Move,
-                slots: vec![slot..=slot],
-                from: begun,
-                until: Some(Instant::now()),
-            }],
+            outages: vec![Outage::new(Broken::Move, &vec![slot..=slot], begun, moved)],
             ..Done::default()
         })
     }

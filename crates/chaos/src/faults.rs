@@ -119,12 +119,7 @@ pub struct Shard {
 
 impl Shard {
     pub fn lacks(&self, broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
-        Outage {
-            broken,
-            slots: self.slots.clone(),
-            from,
-            until,
-        }
+        Outage::new(broken, &self.slots, from, until)
     }
 }
 

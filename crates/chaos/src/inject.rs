@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use test_support::ms;
 
 use crate::faults::{Done, Fault, Kind, Servers, Shard, Switch, primaries};
-use crate::oracle::{Broken, Outage};
+use crate::oracle::{Broken, Outage, all_slots};
 use crate::plain::order;
 
 impl dyn Servers {
@@ -89,12 +89,7 @@ impl dyn Servers {
         }
         Ok(Done {
             what: "every primary cuts its replicas".to_owned(),
-            outages: vec![Outage {
-                broken: Broken::Replicas,
-                slots: vec![0..=u16::MAX],
-                from,
-                until: None,
-            }],
+            outages: vec![Outage::new(Broken::Replicas, &all_slots(), from, None)],
             ..Done::default()
         })
     }

@@ -320,10 +320,10 @@ impl Worker {
     }
 }
 
-/// Whether a lease was over when the answer came that it was granted.
 /// A wait of this length has an answer, and that of the replicas, on a busy machine too.
 const ENOUGH: Duration = Duration::from_millis(300);
 
+/// Whether a lease was over when the answer came that it was granted.
 fn is_over_already(error: &Error) -> bool {
     let source = std::error::Error::source(error);
     source.is_some_and(|source| source.to_string().contains("the lease was already over"))

@@ -117,12 +117,8 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     });
     let (run, done) = run.await?;
     let mut problems = Vec::from_iter(done.err());
-    let needed = Needed {
-        contended: plan.contended,
-        missing: run.not_made(),
-        is_long: start.elapsed() >= long(is_cluster),
-        redirections: None,
-    };
+    let missing = run.not_made();
+    let is_long = start.elapsed() >= long(is_cluster);
     let redirections = end(&mut load, &judge, &mut problems).await;
     let left = blocking(move || {
         let mut run = run;
@@ -131,8 +127,10 @@ async fn chaos(options: &Options) -> Result<bool, String> {
     });
     problems.extend(left.await?.err());
     let needed = Needed {
+        contended: plan.contended,
+        missing,
+        is_long,
         redirections: is_cluster.then_some(redirections),
-        ..needed
     };
     let mut oracle = judge.oracle();
     judge_all(&mut oracle, problems, &needed);

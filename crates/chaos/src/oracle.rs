@@ -3,6 +3,10 @@
 //! A section begins when its caller has the guard, and ends before the caller releases it, or when the caller
 //! is informed of the loss: both err on the side of the client, so that an overlap is one. Time comes in from
 //! outside.
+//!
+//! It shares no rule with the oracle of the simulator. That one compares beliefs with the keys of the server after each
+//! script, and knows which holds a promotion took. Real servers show neither: here callers report, servers are polled, and
+//! a takeover, an outage or a stall is a span of time.
 
 mod calls;
 mod history;
@@ -24,6 +28,7 @@ use takeovers::{Allowed, Loss};
 pub use calls::Needed;
 pub use values::{
     Broken, Ending, Judged, Outage, Reason, Release, Section, Slots, Sums, Takeover, Terms,
+    all_slots,
 };
 
 pub struct Oracle {
@@ -137,7 +142,6 @@ impl Oracle {
         if let Ending::Lost(reason) = ending {
             self.losses.push(Loss {
                 section: section.clone(),
-                left: now,
                 informed: now,
                 reason,
             });
@@ -165,7 +169,6 @@ impl Oracle {
         if let Some(section) = self.ended.get(&id).filter(|section| !is_over(section)) {
             self.losses.push(Loss {
                 section: section.clone(),
-                left: section.end.map_or(now, |(at, _)| at),
                 informed: now,
                 reason,
             });
@@ -174,8 +177,7 @@ impl Oracle {
 
     /// Ended sections are forgotten when no release of theirs can be under way any more.
     fn keep(&mut self, section: Section) {
-        let ended = section.end.map_or(section.begin, |(at, _)| at);
-        let old = ended.checked_sub(KEPT).unwrap_or(self.start);
+        let old = section.left().checked_sub(KEPT).unwrap_or(self.start);
         let (overlaps, failed) = (&self.overlaps, &self.failed);
         let needed = |id: &u64| {
             overlaps.iter().any(|(a, b)| a == id || b == id)
@@ -238,7 +240,7 @@ impl Oracle {
                     section.id,
                     section.owner,
                     self.clock(section.begin),
-                    self.clock(loss.left)
+                    self.clock(section.left())
                 );
                 self.violated_since(Some(section.lock), section.begin, now, &what);
             }

@@ -11,7 +11,7 @@ use test_support::ms;
 
 use crate::faults::{Done, Fault, Kind, News, Said, Schedule, Servers, primaries};
 use crate::load::Judge;
-use crate::oracle::{Broken, Outage, Section, Slots, Takeover};
+use crate::oracle::{Broken, Outage, Section, Slots, Takeover, all_slots};
 use crate::plain;
 
 pub struct Run {
@@ -106,13 +106,12 @@ impl Run {
                 }
                 News::Demoted(port) if done.dead.is_some_and(|dead| dead.port == port) => {}
                 News::Demoted(_) => demoted.push(at),
-                News::Down { until } => self.judge.oracle().broken(Outage {
-                    broken: Broken::Cluster,
-                    slots: vec![0..=u16::MAX],
+                News::Down { until } => {
                     // It is seen a little later.
-                    from: at.checked_sub(ms(100)).unwrap_or(at),
-                    until: Some(until),
-                }),
+                    let from = at.checked_sub(ms(100)).unwrap_or(at);
+                    let down = Outage::new(Broken::Cluster, &all_slots(), from, Some(until));
+                    self.judge.oracle().broken(down);
+                }
             }
         }
         for at in demoted {
@@ -131,12 +130,7 @@ impl Run {
         loses_nothing: bool,
     ) {
         let mut oracle = self.judge.oracle();
-        let outage = |broken, from, until| Outage {
-            broken,
-            slots: slots.clone(),
-            from,
-            until,
-        };
+        let outage = |broken, from, until| Outage::new(broken, &slots, from, until);
         oracle.broken(outage(Broken::Replicas, from.min(at), None));
         if !is_expected {
             let noticed = at.checked_sub(NOTICED_WITHIN).unwrap_or(at);

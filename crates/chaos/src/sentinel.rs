@@ -9,7 +9,7 @@ use test_support::{SERVICE, Sentinels, Server, ms};
 
 use crate::faults::{Done, Fault, Kind, News, Node, Said, Servers, Shard};
 use crate::inject::TAKEN_OVER_WITHIN;
-use crate::oracle::Broken;
+use crate::oracle::{Broken, all_slots};
 use crate::plain::{self, query};
 use crate::watch::{self, Ear};
 
@@ -57,10 +57,9 @@ fn announced(by: u16, named: Named, latest: &mut Named) -> Said {
     let news = match is_news {
         true => {
             *latest = named;
-            let slots = vec![0..=u16::MAX];
             News::Switched {
                 port: primary,
-                slots,
+                slots: all_slots(),
             }
         }
         false => News::Nothing,
@@ -86,10 +85,15 @@ fn named_by(watcher: u16) -> Result<Named, String> {
 
 fn epoch(watcher: u16) -> Result<u64, String> {
     let report = query(watcher, &["SENTINEL", "MASTER", SERVICE])?;
-    let words: Vec<&str> = report.split(' ').collect();
-    let epoch = words.chunks(2).find(|pair| pair[0] == "config-epoch");
-    let epoch = epoch.and_then(|pair| pair.get(1)?.parse().ok());
+    let epoch = field(&report, "config-epoch").parse().ok();
     epoch.ok_or_else(|| format!("port {watcher} tells no epoch"))
+}
+
+/// Of names and values in turn. Empty: there is none of this name.
+fn field<'a>(report: &'a str, name: &str) -> &'a str {
+    let words: Vec<&str> = report.split(' ').collect();
+    let pair = words.chunks(2).find(|pair| pair[0] == name);
+    pair.and_then(|pair| pair.get(1)).copied().unwrap_or("")
 }
 
 impl Watched {
@@ -168,11 +172,7 @@ impl Watched {
     fn said_by(&self, watcher: u16) -> Result<(u16, String), String> {
         let about = |what: &str| format!("the sentinel at port {watcher} says: {what}");
         let report = query(watcher, &["SENTINEL", "MASTER", SERVICE])?;
-        let words: Vec<&str> = report.split(' ').collect();
-        let field = |name: &str| {
-            let pair = words.chunks(2).find(|pair| pair[0] == name);
-            pair.and_then(|pair| pair.get(1)).copied().unwrap_or("")
-        };
+        let field = |name: &str| field(&report, name);
         for (name, wanted) in [
             ("flags", "master"),
             ("num-slaves", "2"),
@@ -234,7 +234,7 @@ impl Servers for Watched {
         Ok(Shard {
             primary: primary.ok_or_else(|| format!("port {named} is none of the servers"))?,
             replicas,
-            slots: vec![0..=u16::MAX],
+            slots: all_slots(),
         })
     }
 

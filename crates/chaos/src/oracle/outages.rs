@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::values::{Broken, Outage};
+use super::values::{Broken, Outage, all_slots};
 use super::{Oracle, Reason};
 
 use redisson_lock::RefusedKind;
@@ -33,12 +33,13 @@ impl Oracle {
         }
         if stall >= FREEZE_MIN {
             // No server answered meanwhile.
-            self.broken(Outage {
-                broken: Broken::Cluster,
-                slots: vec![0..=u16::MAX],
-                from: ended - stall,
-                until: Some(ended),
-            });
+            let begun = ended - stall;
+            self.broken(Outage::new(
+                Broken::Cluster,
+                &all_slots(),
+                begun,
+                Some(ended),
+            ));
         }
     }
 

@@ -23,8 +23,6 @@ pub(super) enum Allowed {
 /// A hold that was lost, as its owner heard.
 pub(super) struct Loss {
     pub(super) section: Section,
-    /// When the owner went out: of itself, or because it was informed.
-    pub(super) left: Instant,
     pub(super) informed: Instant,
     pub(super) reason: LossReason,
 }
@@ -117,7 +115,7 @@ impl Oracle {
         }
         // What was sent to the demoted primary and then sent again may have been executed there.
         let before = |one: &&Section| {
-            let sent = one.end.map_or(one.begin, |(at, _)| at);
+            let sent = one.left();
             sent <= self.served_until(takeover, sent)
         };
         if both.iter().any(before) {
@@ -143,7 +141,7 @@ impl Oracle {
     }
 
     pub(super) fn loss(&mut self, loss: &Loss) -> Result<(), String> {
-        let (section, at, reason) = (&loss.section, loss.left, loss.reason);
+        let (section, at, reason) = (&loss.section, loss.section.left(), loss.reason);
         match reason {
             LossReason::LeaseOver if section.leased => self.by_deadline(section.valid_until, at),
             LossReason::NotRenewed => self.not_renewed(section, at),

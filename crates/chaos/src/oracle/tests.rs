@@ -73,12 +73,8 @@ impl Played {
 
     fn broken(&mut self, broken: Broken, slots: RangeInclusive<u16>, from: u64, until: u64) {
         let (from, until) = (self.at(from), Some(self.at(until)));
-        self.oracle.broken(Outage {
-            broken,
-            slots: vec![slots],
-            from,
-            until,
-        });
+        let outage = Outage::new(broken, &vec![slots], from, until);
+        self.oracle.broken(outage);
     }
 
     fn released(&mut self, id: u64, release: Release, time: u64) {

@@ -75,7 +75,23 @@ pub struct Outage {
     pub until: Option<Instant>,
 }
 
+impl Outage {
+    pub fn new(broken: Broken, slots: &Slots, from: Instant, until: Option<Instant>) -> Self {
+        let slots = slots.clone();
+        Self {
+            broken,
+            slots,
+            from,
+            until,
+        }
+    }
+}
+
 pub type Slots = Vec<RangeInclusive<u16>>;
+
+pub fn all_slots() -> Slots {
+    vec![0..=u16::MAX]
+}
 
 /// One stay of an owner inside of a lock.
 #[derive(Debug, Clone)]
@@ -94,6 +110,11 @@ pub struct Section {
 }
 
 impl Section {
+    /// When its owner went out: of itself, or because it was informed of the loss.
+    pub(super) fn left(&self) -> Instant {
+        self.end.map_or(self.begin, |(at, _)| at)
+    }
+
     /// Until when its owner had reason to believe that it was inside.
     pub(super) fn until(&self, now: Instant) -> Instant {
         let over = self.valid_until.max(self.begin);
