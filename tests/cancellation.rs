@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient};
 use test_support::{
-    ACQUIRE, Control, ProxiedPair, RELEASE, Steps, TestServer, assert_matches, eventually,
-    is_script, ms, stalls, tokio,
+    ACQUIRE, Control, ProxiedPair, RELEASE, Steps, TestServer, assert_matches, drop_at_each_poll,
+    eventually, is_script, ms, stalls, tokio,
 };
 
 /// After a drop: the lock is free, our client has nothing left of it, and the next waiter gets it.
@@ -47,65 +47,6 @@ async fn dropped_before_it_was_polled_nothing_is_sent() {
     drop(lock.inspect());
     assert_eq!(pair.proxy.script_calls().len(), before);
     free_for_the_next(&pair, "never polled").await;
-    pair.finish().await;
-}
-
-#[tokio::test]
-async fn dropped_with_the_script_sent_and_its_reply_on_the_way() {
-    let mut pair = ProxiedPair::new().await;
-    let owner = pair.ours.owner();
-    let lock = pair.ours.lock("a").owned_by(&owner);
-    let before = pair.calls(ACQUIRE);
-    pair.proxy.hold_replies(true);
-    let mut steps = Steps::of({
-        let lock = lock.clone();
-        async move { lock.lock().await.map(drop) }
-    });
-    let control = &mut pair.control;
-    steps.until("executed", || control.count("a") == 1).await;
-    drop(steps);
-    assert_eq!(pair.calls(ACQUIRE), before + 1);
-    assert_eq!(pair.ours.stats().held, 0, "the caller holds nothing");
-    // The same owner's next call comes after the undo, and is no re-entry.
-    let again = tokio::spawn({
-        let lock = lock.clone();
-        async move { lock.lock().await }
-    });
-    let stats = || pair.ours.stats();
-    eventually("it waits for the undo", ms(2000), || {
-        stats().waiting == 1 && stats().releasing == 1
-    })
-    .await;
-    pair.proxy.hold_replies(false);
-    let guard = again.await.expect("no panic").expect("free again");
-    assert_eq!(pair.control.count("a"), 1);
-    guard.unlock().await.expect("held");
-    free_for_the_next(&pair, "reply on the way").await;
-    pair.finish().await;
-}
-
-#[tokio::test]
-async fn dropped_while_nested_the_outer_hold_keeps_its_count() {
-    let mut pair = ProxiedPair::new().await;
-    let owner = pair.ours.owner();
-    let lock = pair.ours.lock("a").owned_by(&owner);
-    let outer = lock.lock().await.expect("free");
-    pair.proxy.hold_replies(true);
-    let mut steps = Steps::of({
-        let lock = lock.clone();
-        async move { lock.lock().await.map(drop) }
-    });
-    let control = &mut pair.control;
-    steps.until("executed", || control.count("a") == 2).await;
-    drop(steps);
-    pair.proxy.hold_replies(false);
-    let control = &mut pair.control;
-    eventually("undone to one", ms(2000), || control.count("a") == 1).await;
-    let nested = lock.lock().await.expect("still reentrant");
-    assert_eq!(pair.control.count("a"), 2);
-    nested.unlock().await.expect("held");
-    outer.unlock().await.expect("held");
-    free_for_the_next(&pair, "nested").await;
     pair.finish().await;
 }
 
@@ -192,17 +133,10 @@ where
     })
 }
 
-/// One of each kind. The simulator drops all of them, in `crates/sim/tests/sim/cancellation.rs`.
+/// One of each kind; `tests/kind_rows.rs` has `lock` and `unlock`. The simulator drops all of them, in
+/// `crates/sim/tests/sim/cancellation.rs`.
 fn verbs() -> Vec<(&'static str, Verb)> {
     vec![
-        (
-            "lock and unlock",
-            verb(|lock| async move {
-                if let Ok(guard) = lock.lock().await {
-                    let _ = guard.unlock().await;
-                }
-            }),
-        ),
         (
             "nested",
             verb(|lock| async move {
@@ -248,36 +182,14 @@ fn verbs() -> Vec<(&'static str, Verb)> {
 }
 
 #[tokio::test]
-async fn five_verbs_dropped_after_each_number_of_polls_on_a_lock_that_is_free_and_one_that_is_held()
-{
+async fn verbs_dropped_after_each_number_of_polls_on_a_lock_that_is_free_and_one_that_is_held() {
     let pair = ProxiedPair::new().await;
+    let theirs = pair.theirs.lock("a");
     for (name, verb) in verbs() {
-        for is_held in [false, true] {
-            let mut polls = 0;
-            loop {
-                let held = match is_held {
-                    true => Some(pair.theirs.lock("a").lock().await.expect("free")),
-                    false => None,
-                };
-                let mut steps = Steps::of(verb(&pair.ours));
-                // Released when the waiter is asleep, so that the wake-up and what follows is cut
-                // as well.
-                let before = if is_held { polls.min(6) } else { polls };
-                let mut completed = steps.times(before).await.is_some();
-                if let Some(held) = held {
-                    held.unlock().await.expect("held");
-                }
-                if !completed {
-                    completed = steps.times(polls - before).await.is_some();
-                }
-                drop(steps);
-                free_for_the_next(&pair, &format!("{name} after {polls} polls")).await;
-                if completed {
-                    break;
-                }
-                polls += 1;
-                assert!(polls < 64, "{name} does not end");
-            }
+        for holder in [None, Some(&theirs)] {
+            let call = || verb(&pair.ours);
+            let left = async |what: &str| free_for_the_next(&pair, what).await;
+            let polls = drop_at_each_poll(name, holder, call, left).await;
             assert!(polls >= 1, "{name} has at least one stage");
         }
     }
@@ -313,23 +225,17 @@ async fn connect_dropped_at_any_point_closes_what_it_opened() {
     let server = TestServer::new();
     let mut control = server.control();
     let url = server.url();
-    let mut polls = 0;
-    loop {
+    let call = || {
         let url = url.clone();
-        let mut steps = Steps::of(async move { LockClient::connect(&url).await });
-        let completed = steps.times(polls).await;
-        drop(steps);
-        if let Some(client) = completed {
-            client
-                .expect("the server answers")
-                .close(Duration::ZERO)
-                .await;
-            break;
+        async move {
+            let client = LockClient::connect(&url).await.expect("the server answers");
+            client.close(Duration::ZERO).await;
         }
-        polls += 1;
-        assert!(polls < 64);
+    };
+    let closed = async |_: &str| {
         eventually("closed", ms(3000), || control.connections() == 0).await;
-    }
+    };
+    let polls = drop_at_each_poll("connecting", None, call, closed).await;
     assert!(polls > 3);
     server.finish([]).await;
 }
@@ -358,46 +264,6 @@ async fn close_dropped_at_any_point_leaves_the_client_closing() {
         let mut control = server.control();
         eventually("closed", ms(3000), || control.connections() == 0).await;
     }
-    server.finish([]).await;
-}
-
-#[tokio::test]
-async fn closing_gives_open_guards_their_grace_and_names_those_that_outstay_it() {
-    let server = TestServer::new();
-    let client = server.client().await;
-    let mut control = server.control();
-    let released = client.lock("a").lock().await.expect("free");
-    client.lock("b").lock().await.expect("free").detach();
-    let kept = client.lock("c").lock().await.expect("free");
-    let waiter = tokio::spawn({
-        let lock = client.lock("c");
-        async move { lock.lock().await }
-    });
-    eventually("queued", ms(1000), || client.stats().waiting == 1).await;
-    let closing = tokio::spawn({
-        let client = client.clone();
-        async move { client.close(ms(300)).await }
-    });
-    assert_matches!(
-        waiter.await.expect("no panic"),
-        Err(Error::Closed),
-        "waiters are told immediately"
-    );
-    released.unlock().await.expect("within the grace");
-    let report = closing.await.expect("no panic");
-    assert_eq!((report.released, report.unconfirmed), (1, 0));
-    assert_eq!(report.abandoned.len(), 1);
-    assert_eq!(report.abandoned[0].lock, "c");
-    assert_eq!(control.run(&["EXISTS", "b"]), "0");
-    assert!(
-        control.pttl("c") > 0,
-        "not taken away from under its section; its lease ends it"
-    );
-    assert_eq!(kept.lost().await, redisson_lock::LossReason::Closed);
-    assert_matches!(kept.unlock().await, Err(Error::Lost { .. }));
-    assert_matches!(client.lock("d").is_locked().await, Err(Error::Closed));
-    assert_eq!(client.close(Duration::ZERO).await.abandoned.len(), 0);
-    control.run(&["DEL", "c"]);
     server.finish([]).await;
 }
 

@@ -1,24 +1,13 @@
 //! Readers that were killed beside readers that keep the lock, and what the keys of a call cost a server that reports changes.
 
-use std::time::Duration;
-
 use redisson_lock::{LockClient, LockKind};
-use test_support::{Cluster, Control, TestServer, eventually, ms, tokio};
+use test_support::{Cluster, Control, TestServer, eventually, ms, nothing_is_left, tokio};
 
 async fn connect(cluster: &Cluster) -> LockClient {
     LockClient::builder()
         .connect(&cluster.url())
         .await
         .expect("it answers")
-}
-
-async fn nothing_is_left(cluster: &Cluster, clients: impl IntoIterator<Item = LockClient>) {
-    let is_left = || !cluster.keys().is_empty();
-    eventually("no key is left", ms(10_000), || !is_left()).await;
-    for client in clients {
-        let report = client.close(Duration::ZERO).await;
-        assert!(report.abandoned.is_empty(), "{report:?}");
-    }
 }
 
 /// For each script call since this was asked last, how many keys it had.

@@ -6,8 +6,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LockKind};
-use test_support::kinds::{HANDED_OVER, NESTED, against, is_token};
-use test_support::{Cluster, cases, eventually, lock_and_unlock, ms, slot, tokio, within};
+use test_support::kinds::{HANDED_OVER, NESTED, against};
+use test_support::{
+    Cluster, cases, eventually, lock_and_unlock, ms, nothing_is_left, slot, tokio, within,
+};
 use tokio::task::JoinHandle;
 
 /// No renewal is due for twenty seconds.
@@ -51,15 +53,6 @@ impl<'a> Move<'a> {
     fn finish(self) {
         self.cluster.move_keys(self.slot, 0, 1);
         self.cluster.end_move(self.slot, 0, 1);
-    }
-}
-
-async fn nothing_is_left(cluster: &Cluster, clients: impl IntoIterator<Item = LockClient>) {
-    let is_left = || cluster.keys().iter().any(|key| !is_token(key));
-    eventually("no key but tokens is left", ms(10_000), || !is_left()).await;
-    for client in clients {
-        let report = client.close(Duration::ZERO).await;
-        assert!(report.abandoned.is_empty(), "{report:?}");
     }
 }
 

@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason};
-use test_support::kinds::{KINDS, NESTED, against, count, delete, holder};
+use test_support::kinds::{KINDS, NESTED, acquires, against, count, delete, holder, load_scripts};
 use test_support::{
-    Control, Steps, TestServer, assert_matches, eventually, may_take, ms, tokio, within,
+    Control, ProxiedPair, Steps, TestServer, assert_matches, drop_at_each_poll, eventually,
+    may_take, ms, tokio, within,
 };
 
 async fn is_busy(lock: &Lock) -> bool {
@@ -39,34 +40,27 @@ async fn dropped_after_any_number_of_polls_a_call_of_each_kind_leaves_nothing() 
         // One owner for all rounds: what a round leaves behind is in the way of the next.
         let lock = client.lock_of(kind, "a").owned_by(&client.owner());
         let theirs = other.lock_of(against(kind), "a");
-        for is_held in [false, true] {
-            let mut polls = 0;
-            loop {
-                let what = format!("{kind}, held: {is_held}, after {polls} polls");
-                let held = match is_held {
-                    true => Some(theirs.lock().await.expect("free")),
-                    false => None,
-                };
-                let mut steps = Steps::of(pair(lock.clone()));
-                // Released when the waiter sleeps, so that what wakes it and what follows is cut as well.
-                let before = if is_held { polls.min(6) } else { polls };
-                let mut ended = steps.times(before).await.is_some();
-                if let Some(held) = held {
-                    held.unlock().await.expect("held");
-                }
-                if !ended {
-                    ended = steps.times(polls - before).await.is_some();
-                }
-                drop(steps);
-                settled(&client, &mut control, "a", 0, &what).await;
-                if ended {
-                    break;
-                }
-                polls += 1;
-                assert!(polls < 64, "{kind} does not end");
-            }
-            assert!(polls >= 2, "{kind}: each poll is a point");
+        let call = || pair(lock.clone());
+        for holder in [None, Some(&theirs)] {
+            let what = format!("{kind}, held: {}", holder.is_some());
+            let polls = drop_at_each_poll(&what, holder, call, async |what| {
+                settled(&client, &mut control, "a", 0, what).await;
+            })
+            .await;
+            assert!(polls >= 2, "{what}: each poll is a point");
         }
+        // The holder stays.
+        let held = theirs.lock().await.expect("free");
+        for polls in 0..8 {
+            let ended = Steps::of(call()).times(polls).await;
+            assert_eq!(ended, None, "{kind}");
+        }
+        for after in [40, 200] {
+            let waiting = tokio::time::timeout(ms(after), call());
+            assert!(waiting.await.is_err(), "{kind}");
+        }
+        held.unlock().await.expect("held");
+        settled(&client, &mut control, "a", 0, "dropped beside a holder").await;
     }
     server.finish([client, other]).await;
 }
@@ -80,25 +74,66 @@ async fn dropped_after_any_number_of_polls_a_nested_call_leaves_the_outer_hold()
     for kind in NESTED {
         let lock = client.lock_of(kind, "a").owned_by(&client.owner());
         let outer = lock.lock().await.expect("free");
-        let mut polls = 0;
-        loop {
-            let what = format!("{kind}, after {polls} polls");
-            let mut steps = Steps::of(pair(lock.clone()));
-            let ended = steps.times(polls).await.is_some();
-            drop(steps);
-            settled(&client, &mut control, "a", 1, &what).await;
+        let call = || pair(lock.clone());
+        let polls = drop_at_each_poll(&kind.to_string(), None, call, async |what| {
+            settled(&client, &mut control, "a", 1, what).await;
             assert_eq!(outer.state(), HoldState::Held, "{what}");
-            if ended {
-                break;
-            }
-            polls += 1;
-            assert!(polls < 64, "{kind} does not end");
-        }
+        })
+        .await;
         assert!(polls >= 2, "{kind}: each poll is a point");
         outer.unlock().await.expect("held");
         assert_eq!(count(&mut control, "a"), 0, "{kind}");
     }
     server.finish([client]).await;
+}
+
+/// Its script is executed. The same owner's next call comes after the undo, and finds the holds that there were before.
+#[tokio::test]
+async fn dropped_with_its_reply_on_the_way_a_call_of_each_kind_is_undone() {
+    let mut two = ProxiedPair::new().await;
+    load_scripts(&mut two.control);
+    for kind in KINDS {
+        let lock = two.ours.lock_of(kind, "a").owned_by(&two.ours.owner());
+        for depth in 0..if NESTED.contains(&kind) { 2 } else { 1 } {
+            let what = format!("{kind}, nested in {depth}");
+            let mut outer = Vec::new();
+            for _ in 0..depth {
+                outer.push(lock.lock().await.expect("free"));
+            }
+            let is_attempt = acquires(kind, depth + 1);
+            let calls = || {
+                let calls = two.proxy.script_calls();
+                calls.iter().filter(|call| is_attempt(call)).count()
+            };
+            let (before, call) = (calls(), lock.clone());
+            two.proxy.hold_replies(true);
+            let mut steps = Steps::of(async move { call.lock().await.map(drop) });
+            let control = &mut two.control;
+            let executed = || count(control, "a") == i64::from(depth + 1);
+            steps.until("executed", executed).await;
+            drop(steps);
+            assert_eq!(calls(), before + 1, "{what}");
+            assert_eq!(two.ours.stats().held, depth as usize, "{what}");
+            let again = tokio::spawn({
+                let lock = lock.clone();
+                async move { lock.lock().await }
+            });
+            eventually("it waits for the undo", ms(2_000), || {
+                let stats = two.ours.stats();
+                (stats.waiting, stats.releasing) == (1, 1)
+            })
+            .await;
+            two.proxy.hold_replies(false);
+            let again = again.await.expect("no panic").expect("free, or its own");
+            assert_eq!(count(control, "a"), i64::from(depth + 1), "{what}");
+            again.unlock().await.expect("held");
+            for guard in outer {
+                guard.unlock().await.expect("held");
+            }
+            settled(&two.ours, control, "a", 0, &what).await;
+        }
+    }
+    two.finish().await;
 }
 
 #[tokio::test]
@@ -148,8 +183,10 @@ async fn owners_of_one_client_exclude_each_other_and_each_is_the_same_in_every_t
         second.unlock().await.expect("held");
         // An owner of another client is refused, and nothing is sent.
         let sent = control.calls("evalsha");
-        let stranger = lock.owned_by(&other.owner()).try_lock().await;
-        assert_matches!(stranger, Err(Error::Misuse { .. }));
+        let stranger = lock.owned_by(&other.owner());
+        for refused in [stranger.lock().await.map(Some), stranger.try_lock().await] {
+            assert_matches!(refused, Err(Error::Misuse { .. }));
+        }
         assert_eq!(control.calls("evalsha"), sent, "{kind}");
     }
     server.finish([client, other]).await;
@@ -160,7 +197,10 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
     let server = TestServer::new();
     let other = server.client().await;
     let mut control = server.control();
-    for kind in KINDS {
+    for (kind, grace) in KINDS
+        .into_iter()
+        .zip([ms(300), Duration::ZERO].into_iter().cycle())
+    {
         let client = server.client().await;
         let key = |what: &str| format!("{kind}-{what}");
         let lock = |what: &str| client.lock_of(kind, key(what));
@@ -184,7 +224,8 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
         let field = holder(&mut control, &key("kept")).expect("held");
         let closing = tokio::spawn({
             let client = client.clone();
-            async move { client.close(Duration::from_secs(60)).await }
+            let grace = if grace.is_zero() { ms(60_000) } else { grace };
+            async move { client.close(grace).await }
         });
         for waiting in waiting {
             let ended = within(ms(5_000), waiting).await.expect("immediately");
@@ -197,9 +238,14 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
             .unlock()
             .await
             .expect("an open guard has its grace");
-        // Closed again, without a grace.
-        closing.abort();
-        let report = client.close(Duration::ZERO).await;
+        let report = match grace.is_zero() {
+            // Closed again, without a grace.
+            true => {
+                closing.abort();
+                client.close(Duration::ZERO).await
+            }
+            false => closing.await.expect("no panic"),
+        };
         assert_eq!((report.released, report.unconfirmed), (1, 0), "{kind}");
         let open = report.abandoned.iter();
         let open: Vec<_> = open.map(|hold| (&hold.lock, &hold.owner)).collect();
@@ -208,8 +254,13 @@ async fn a_close_ends_calls_that_wait_releases_what_is_detached_and_names_open_g
             assert_eq!(count(&mut control, &key(what)), 0, "{kind}");
         }
         assert_eq!(kept.state(), HoldState::Lost(LossReason::Closed), "{kind}");
+        assert_eq!(kept.lost().await, LossReason::Closed, "{kind}");
         let unlocked = kept.unlock().await;
         assert_matches!(unlocked, Err(Error::Lost { .. }));
+        let asked = lock("another").is_locked().await;
+        assert_matches!(asked, Err(Error::Closed), "{kind}");
+        let again = client.close(Duration::ZERO).await;
+        assert_eq!(again.abandoned.len(), 0, "{kind}");
         // It is not freed under its section.
         assert_eq!(holder(&mut control, &key("kept")), Some(field));
         assert!(control.pttl(&key("kept")) > 0, "{kind}");

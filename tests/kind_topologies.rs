@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockKind, LossReason, Script};
 use test_support::kinds::{
-    KINDS, NESTED, against, count, endless, holder, is_token, rob, token_key,
+    HANDED_OVER, KINDS, NESTED, against, count, endless, holder, is_token, rob, token_key,
 };
 use test_support::{
-    Cluster, Sentinels, Server, eventually, lock_and_unlock, ms, slot, tokio, within,
+    Cluster, Sentinels, Server, TestServer, eventually, lock_and_unlock, ms, nothing_is_left,
+    replicas_of, resource, slot, tokio, within,
 };
 
 /// No renewal is due for twenty seconds.
@@ -30,12 +31,6 @@ async fn close(clients: impl IntoIterator<Item = LockClient>) {
         let report = client.close(Duration::ZERO).await;
         assert!(report.abandoned.is_empty(), "{report:?}");
     }
-}
-
-async fn nothing_is_left_in(cluster: &Cluster, clients: impl IntoIterator<Item = LockClient>) {
-    let is_left = || cluster.keys().iter().any(|key| !is_token(key));
-    eventually("no key but tokens is left", ms(10_000), || !is_left()).await;
-    close(clients).await;
 }
 
 #[tokio::test]
@@ -73,8 +68,9 @@ async fn in_a_cluster_each_kind_excludes_nests_and_frees_at_every_primary() {
             assert_eq!(holder(control, &key), None, "{kind}");
         }
     }
-    assert_eq!(client.stats().redirects_total, 0);
-    nothing_is_left_in(&cluster, [client, other]).await;
+    let stats = client.stats();
+    assert_eq!((stats.nodes, stats.redirects_total), (3, 0));
+    nothing_is_left(&cluster, [client, other]).await;
 }
 
 #[tokio::test]
@@ -109,7 +105,7 @@ async fn each_kind_follows_a_slot_that_has_moved() {
         guard.unlock().await.expect("held");
     }
     assert!(client.stats().redirects_total >= 1);
-    nothing_is_left_in(&cluster, [client, other]).await;
+    nothing_is_left(&cluster, [client, other]).await;
 }
 
 /// The token at this node; 0 if there is none.
@@ -166,16 +162,20 @@ async fn each_kind_is_taken_and_released_while_its_slot_is_on_its_way() {
             }
         }
         new.unlock().await.expect("held");
+        let later = client.lock_of(kind, format!("{comes}er"));
+        let taken = later.lock().await.expect("asked for");
         cluster.move_keys(slot(&stays), 0, 1);
         let theirs = other.lock_of(against(kind), stays.clone());
         assert!(is_busy(&theirs).await, "{kind}");
         cluster.end_move(slot(&stays), 0, 1);
+        assert_eq!(count(&mut cluster.control(1), later.name()), 1, "{kind}");
+        taken.unlock().await.expect("held");
         assert_eq!(held.state(), HoldState::Held, "{kind}");
         held.unlock().await.expect("held");
         let again = other.lock_of(kind, comes).lock().await.expect("free");
         again.unlock().await.expect("held");
     }
-    nothing_is_left_in(&cluster, [client, other]).await;
+    nothing_is_left(&cluster, [client, other]).await;
 }
 
 /// Its token is at the source and the lock nowhere: Redis refuses a call with one key that exists and one that does
@@ -212,7 +212,7 @@ async fn a_free_fenced_lock_recovers_when_its_slot_has_moved() {
     let guard = lock.lock().await.expect("free");
     assert_eq!(guard.token(), before + 2);
     guard.unlock().await.expect("held");
-    nothing_is_left_in(&cluster, [client]).await;
+    nothing_is_left(&cluster, [client]).await;
 }
 
 /// One of its keys has moved, the other not yet: what needs both waits, what needs the lock alone does not.
@@ -255,7 +255,7 @@ async fn a_held_fenced_lock_is_renewed_and_released_between_two_halves_of_a_slot
     let guard = waited.expect("no panic").expect("free");
     assert_eq!(guard.token(), token + 1);
     guard.unlock().await.expect("held");
-    nothing_is_left_in(&cluster, [client]).await;
+    nothing_is_left(&cluster, [client]).await;
 }
 
 #[tokio::test]
@@ -277,6 +277,9 @@ async fn a_failover_of_a_cluster_loses_no_hold_of_any_kind() {
     for (nth, (kind, guard)) in (1..).zip(KINDS.into_iter().zip(guards)) {
         let theirs = other.lock_of(against(kind), lock(&other, kind).name());
         assert!(is_busy(&theirs).await, "{kind}");
+        if NESTED.contains(&kind) {
+            lock_and_unlock(&lock(&client, kind)).await;
+        }
         assert_eq!(guard.state(), HoldState::Held, "{kind}");
         let write = guard.eval(&script, &[&written], &[""; 0]).await;
         assert_eq!(write.expect("held").as_int(), Some(nth), "{kind}");
@@ -288,7 +291,7 @@ async fn a_failover_of_a_cluster_loses_no_hold_of_any_kind() {
     let after = token(&cluster, 3, &format!("{{{tag}}}:fenced"));
     assert_eq!(after, before + 1);
     assert_eq!(endless(&mut cluster.control(3)), [""; 0]);
-    nothing_is_left_in(&cluster, [client, other]).await;
+    nothing_is_left(&cluster, [client, other]).await;
 }
 
 /// A hold of each kind that the replicas have, and one of each that they do not have.
@@ -351,33 +354,14 @@ async fn behind_sentinel_each_kind_keeps_what_was_replicated_and_is_told_of_what
     close([client, other]).await;
 }
 
-/// A primary with two replicas that have its data.
-async fn with_replicas() -> (Server, Vec<Server>) {
-    let primary = Server::start_with(&["--repl-diskless-sync-delay", "0"]);
-    let port = primary.port.to_string();
-    let replicas: Vec<Server> = (0..2)
-        .map(|_| Server::start_with(&["--replicaof", "127.0.0.1", &port]))
-        .collect();
-    let mut control = primary.control();
-    let both = || {
-        let info = control.run(&["INFO", "REPLICATION"]);
-        info.matches("state=online").count() == 2
-    };
-    eventually("both have the data", ms(20_000), both).await;
-    control.run(&["SET", "warm", "1"]);
-    control.run(&["DEL", "warm"]);
-    let both = || control.number(&["WAIT", "2", "100"]) == 2;
-    eventually("both acknowledge", ms(20_000), both).await;
-    (primary, replicas)
-}
-
 #[tokio::test]
 async fn with_sync_replicas_each_kind_is_taken_confirmed_and_handed_over_or_not_at_all() {
-    let (primary, replicas) = with_replicas().await;
-    let client = LockClient::connect(&primary.url()).await;
-    let client = client.expect("it answers");
+    let primary = TestServer::new();
+    let replicas = replicas_of(&primary, 2).await;
+    let client = primary.client().await;
     let control = &mut primary.control();
     for kind in KINDS {
+        let (waits, passes) = (control.calls("wait"), client.stats().passes_total);
         let key = format!("lock-of-{kind}");
         let lock = client
             .lock_of(kind, key.clone())
@@ -400,6 +384,10 @@ async fn with_sync_replicas_each_kind_is_taken_confirmed_and_handed_over_or_not_
         guard.unlock().await.expect("held");
         let guard = waiting.await.expect("no panic").expect("both have it");
         assert!(all_have(control), "{kind}, handed over");
+        let waits = control.calls("wait") - waits;
+        assert_eq!(waits, 2, "{kind}: one for each owner");
+        let is_passed = client.stats().passes_total - passes == 1;
+        assert_eq!(is_passed, HANDED_OVER.contains(&kind), "{kind}");
         // Longer than before: the replicas have that too when the call returns.
         guard.extend(ms(90_000)).await.expect("held");
         let left = replicas.iter().map(|replica| replica.control().pttl(&key));
@@ -420,33 +408,19 @@ async fn with_sync_replicas_each_kind_is_taken_confirmed_and_handed_over_or_not_
     close([client]).await;
 }
 
-/// What a resource keeps of the last write that it accepted.
-#[derive(Debug, Default)]
-struct Resource(Option<(u64, String)>);
-
-impl Resource {
-    /// The rule of `docs/guarantees.md`: a larger token, or an equal one from the same owner.
-    fn write(&mut self, token: u64, owner: &str) -> bool {
-        let is_newer = match &self.0 {
-            None => true,
-            Some((last, by)) => token > *last || token == *last && by == owner,
-        };
-        if is_newer {
-            self.0 = Some((token, owner.to_owned()));
-        }
-        is_newer
-    }
-}
-
 /// The new primary has not heard of the last token, and gives it to another holder.
 #[tokio::test]
 async fn a_token_that_a_failover_repeats_is_refused_by_a_resource_that_stores_its_owner() {
     let mut cluster = Cluster::start(true).await;
     let (client, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
     let key = cluster.key_at(0, "ledger");
-    let mut resource = Resource::default();
+    let resource = Server::start();
+    let control = &mut resource.control();
+    let mut writes = |token: u64, owner: &str| {
+        resource::write(control, ["resource", "writes"], token, owner) > 0
+    };
     let guard = client.fenced_lock(key.clone()).lock().await.expect("free");
-    assert!(resource.write(guard.token(), &guard.owner().to_string()));
+    assert!(writes(guard.token(), &guard.owner().to_string()));
     guard.unlock().await.expect("held");
     let replicated = || {
         let mut replica = cluster.control(3);
@@ -474,26 +448,17 @@ async fn a_token_that_a_failover_repeats_is_refused_by_a_resource_that_stores_it
         early.0,
         "the same number, from two primaries"
     );
-    assert!(
-        resource.write(later.token(), &owner),
-        "the later holder, first"
-    );
-    assert!(
-        !resource.write(early.0, &early.1),
-        "the stale writer is refused"
-    );
-    assert!(
-        resource.write(later.token(), &owner),
-        "its holder writes again"
-    );
+    assert!(writes(later.token(), &owner), "the later holder, first");
+    assert!(!writes(early.0, &early.1), "the stale writer is refused");
+    assert!(writes(later.token(), &owner), "its holder writes again");
     let reason = within(ms(5_000), stale.lost()).await;
     assert!(reason.is_some(), "and it is told of its loss");
     drop(stale);
     later.unlock().await.expect("held");
     let next = client.fenced_lock(key).lock().await.expect("free");
     assert!(next.token() > early.0);
-    assert!(resource.write(next.token(), &next.owner().to_string()));
-    assert!(!resource.write(early.0, &owner));
+    assert!(writes(next.token(), &next.owner().to_string()));
+    assert!(!writes(early.0, &owner));
     next.unlock().await.expect("held");
-    nothing_is_left_in(&cluster, [client, other]).await;
+    nothing_is_left(&cluster, [client, other]).await;
 }

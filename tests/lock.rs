@@ -1,32 +1,10 @@
-//! What every lock does: exclude, nest, release, and cost two script calls.
+//! What every lock does: exclude, nest, release, and what a client makes of its settings.
 
-use test_support::{Monitor, TestServer, lock_and_unlock, ms, tokio};
+use test_support::{TestServer, ms, tokio};
 
 /// Those that fit a cluster too: see `tests/cluster_rows.rs`.
 #[path = "rows/lock.rs"]
 mod rows;
-
-#[tokio::test]
-async fn an_uncontended_pair_is_two_script_calls_and_nothing_else() {
-    let server = TestServer::new();
-    let client = server.client().await;
-    let lock = client.lock("a");
-    lock_and_unlock(&lock).await;
-
-    let mut control = server.control();
-    let monitor = Monitor::start(server.port);
-    for _ in 0..100 {
-        lock_and_unlock(&lock).await;
-    }
-    let mut lines = monitor.take(&mut control);
-    lines.retain(|line| !line.contains(" lua]"));
-    let scripts = lines
-        .iter()
-        .filter(|line| line.contains("\"EVALSHA\""))
-        .count();
-    assert_eq!((scripts, lines.len()), (200, 200), "{lines:#?}");
-    server.finish([client]).await;
-}
 
 #[tokio::test]
 async fn a_key_prefix_is_part_of_the_raw_name() {

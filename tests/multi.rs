@@ -12,8 +12,8 @@ use redisson_lock::{
 };
 use test_support::kinds::load_scripts;
 use test_support::{
-    Monitor, Proxy, TestServer, assert_matches, cases, eventually, may_take, ms, stalls, tokio,
-    within,
+    Monitor, Proxy, Steps, TestServer, assert_matches, cases, eventually, may_take, ms, stalls,
+    tokio, within,
 };
 
 /// Two servers with a client each, and another client of both.
@@ -545,23 +545,13 @@ async fn dropped_at_any_poll_it_leaves_nothing() {
     let multi = servers.multi().lease(ms(20_000));
     let mut finished = 0;
     for polls in 1..24 {
-        let mut locking: Pin<Box<dyn Future<Output = Result<MultiGuard, Error>> + Send>> =
-            Box::pin({
-                let multi = multi.clone();
-                async move { multi.lock().await }
-            });
-        let mut context = Context::from_waker(Waker::noop());
-        let mut ready = false;
-        for _ in 0..polls {
-            if let std::task::Poll::Ready(guard) = locking.as_mut().poll(&mut context) {
-                guard.expect("free").unlock().await.expect("held");
-                ready = true;
-                break;
-            }
-            tokio::time::sleep(ms(2)).await;
+        let locking = multi.clone();
+        let mut locking = Steps::of(async move { locking.lock().await });
+        if let Some(guard) = locking.times(polls).await {
+            guard.expect("free").unlock().await.expect("held");
+            finished += 1;
         }
         drop(locking);
-        finished += usize::from(ready);
         let busy = || {
             servers.clients.iter().any(|client| {
                 let stats = client.stats();

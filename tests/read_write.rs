@@ -11,8 +11,8 @@ use redisson_lock::{
     MultiLock, Owner, Script,
 };
 use test_support::{
-    Cluster, Control, Fate, Monitor, Proxy, Server, TestServer, assert_matches, eventually, kinds,
-    lock_and_unlock, ms, stalls, tokio, within,
+    Cluster, Control, Fate, Monitor, Proxy, TestServer, assert_matches, eventually, kinds,
+    lock_and_unlock, ms, replicas_of, stalls, tokio, within,
 };
 use tokio::task::JoinHandle;
 
@@ -140,27 +140,6 @@ fn waits(client: &LockClient, lock: &Lock) -> JoinHandle<Result<LockGuard, Error
 async fn got_soon(waiting: JoinHandle<Result<LockGuard, Error>>) -> LockGuard {
     let guard = within(ms(250), waiting).await.expect("in time");
     guard.expect("no panic").expect("free")
-}
-
-#[tokio::test]
-async fn an_uncontended_pair_is_two_calls() {
-    let mut two = Two::new().await;
-    for lock in [two.read(0), two.write(0)] {
-        // The scripts are known after the first pair.
-        for pairs in [1, 100] {
-            let before = two.control.calls("evalsha");
-            let others = two.control.calls("eval");
-            for _ in 0..pairs {
-                let guard = lock.lock().await.expect("free");
-                guard.unlock().await.expect("held");
-            }
-            if pairs > 1 {
-                assert_eq!(two.control.calls("evalsha") - before, 2 * pairs);
-                assert_eq!(two.control.calls("eval"), others);
-            }
-        }
-    }
-    two.finish().await;
 }
 
 #[tokio::test]
@@ -573,31 +552,6 @@ async fn waiters_that_are_dropped_leave_nothing_and_keep_nobody() {
     two.finish().await;
 }
 
-/// An attempt whose call is dropped before its answer comes is undone, whichever part it was to take.
-#[tokio::test]
-async fn attempts_that_are_dropped_are_undone() {
-    let mut two = Two::new().await;
-    let proxy = Proxy::start(two.server.port).await;
-    let client = LockClient::connect(&proxy.url()).await.expect("reachable");
-    for kind in [LockKind::Read, LockKind::Write] {
-        let lock = client.lock_of(kind, NAME);
-        // Its scripts are known.
-        lock_and_unlock(&lock).await;
-        proxy.hold_replies(true);
-        let waiting = waits(&client, &lock);
-        let control = &mut two.control;
-        eventually("it is taken", ms(5_000), || control.pttl(NAME) > 0).await;
-        waiting.abort();
-        proxy.hold_replies(false);
-        let control = &mut two.control;
-        let is_gone = || control.run(&["KEYS", "*report*"]).is_empty();
-        eventually("it is released", ms(5_000), is_gone).await;
-    }
-    client.close(ms(1_000)).await;
-    proxy.stop().await;
-    two.finish().await;
-}
-
 #[tokio::test]
 async fn a_guard_that_is_dropped_and_a_client_that_closes_release_both_parts() {
     let mut two = Two::new().await;
@@ -959,19 +913,7 @@ async fn replicas_confirm_holds_of_both_parts() {
     let watchdog = ms(4_500);
     let two =
         Two::with(|builder| builder.watchdog_timeout(watchdog).command_timeout(ms(750))).await;
-    let control = &mut two.server.control();
-    control.run(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
-    let port = two.server.port.to_string();
-    let replica = Server::start_with(&["--replicaof", "127.0.0.1", &port]);
-    let is_there = || {
-        let info = control.run(&["INFO", "REPLICATION"]);
-        info.contains("state=online")
-    };
-    eventually("it has the data", ms(20_000), is_there).await;
-    control.run(&["SET", "warm", "1"]);
-    control.run(&["DEL", "warm"]);
-    let acknowledges = || control.number(&["WAIT", "1", "100"]) == 1;
-    eventually("it acknowledges", ms(20_000), acknowledges).await;
+    let replica = replicas_of(&two.server, 1).await.remove(0);
     let (read, write, owner) = two.owner(0);
     let parts = [&write, &read].map(|lock| lock.sync_replicas(1, ms(700)));
     let mut guards = Vec::new();

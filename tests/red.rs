@@ -13,8 +13,8 @@ use redisson_lock::{
 use test_support::kinds::load_scripts;
 use test_support::tokio::sync::mpsc;
 use test_support::{
-    Monitor, Proxy, TestServer, assert_matches, eventually, may_take, ms, stalls, test, tokio,
-    within,
+    Monitor, Proxy, Steps, TestServer, assert_matches, eventually, may_take, ms, stalls, test,
+    tokio, within,
 };
 
 /// Far more than a round takes, also on a machine that is busy.
@@ -690,19 +690,11 @@ async fn dropped_at_any_poll_it_leaves_nothing() {
     taken(&lock).await.unlock().await.expect("held");
     let mut finished = 0;
     for polls in 1..14 {
-        let mut locking: Pin<Box<dyn Future<Output = Result<RedGuard, Error>> + Send>> =
-            Box::pin({
-                let lock = lock.clone();
-                async move { lock.lock().await }
-            });
-        let mut context = Context::from_waker(Waker::noop());
-        for _ in 0..polls {
-            if let Poll::Ready(guard) = locking.as_mut().poll(&mut context) {
-                drop(guard.expect("free").unlock());
-                finished += 1;
-                break;
-            }
-            tokio::time::sleep(ms(1)).await;
+        let locking = lock.clone();
+        let mut locking = Steps::of(async move { locking.lock().await });
+        if let Some(guard) = locking.times(polls).await {
+            drop(guard.expect("free").unlock());
+            finished += 1;
         }
         drop(locking);
         let busy = || {

@@ -1,70 +1,26 @@
 //! Locks that replicas are to have: taken only with enough of them, and never handed out otherwise.
 
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, HoldState, Lock, LockClient, LockGuard, LossReason};
 use test_support::{
-    Cluster, Control, Fate, Monitor, Proxy, Server, TOUCH, TestServer, assert_matches, eventually,
-    is_script, ms, slot, stalls, tokio,
+    Cluster, Control, Fate, Monitor, Proxy, Server, Steps, TOUCH, TestServer, assert_matches,
+    eventually, is_script, ms, replicas_of, slot, stalls, tokio,
 };
 use tokio::task::JoinSet;
 
 /// A primary with two replicas that have its data.
 async fn with_replicas() -> (TestServer, Vec<Server>) {
-    let primary = TestServer::with(&["--repl-diskless-sync-delay", "0"]);
-    let port = primary.port.to_string();
-    let replicas: Vec<Server> = (0..2)
-        .map(|_| Server::start_with(&["--replicaof", "127.0.0.1", &port]))
-        .collect();
-    let mut control = primary.control();
-    let both = || {
-        control
-            .run(&["INFO", "REPLICATION"])
-            .matches("state=online")
-            .count()
-            == 2
-    };
-    eventually("both have the data", ms(20_000), both).await;
-    // A replica that has just come acknowledges for the first time within a second.
-    control.run(&["SET", "warm", "1"]);
-    control.run(&["DEL", "warm"]);
-    let both = || control.number(&["WAIT", "2", "100"]) == 2;
-    eventually("both acknowledge", ms(20_000), both).await;
-    // And what WAIT itself has sent to them.
-    let all = || {
-        let info = control.run(&["INFO", "REPLICATION"]);
-        let offset = info
-            .lines()
-            .find_map(|line| line.trim_end().strip_prefix("master_repl_offset:"));
-        let offset = format!(",offset={},", offset.expect("it is there"));
-        info.matches(&offset).count() == 2
-    };
-    eventually("both have everything", ms(20_000), all).await;
+    let primary = TestServer::new();
+    let replicas = replicas_of(&primary, 2).await;
     (primary, replicas)
 }
 
 fn holds(control: &mut Control, key: &str) -> bool {
     control.run(&["EXISTS", key]) == "1"
-}
-
-#[tokio::test]
-async fn a_lock_is_handed_out_when_its_replicas_have_it() {
-    let (primary, replicas) = with_replicas().await;
-    let client = primary.client().await;
-    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
-    for _ in 0..20 {
-        let guard = lock.lock().await.expect("both have it");
-        for replica in &replicas {
-            assert!(holds(&mut replica.control(), "stock"), "it has it already");
-        }
-        guard.unlock().await.expect("held");
-    }
-    client.close(Duration::ZERO).await;
 }
 
 #[tokio::test]
@@ -126,30 +82,6 @@ async fn what_is_nested_or_released_is_not_asked_about() {
     for replica in &replicas {
         replica.resume();
     }
-    client.close(Duration::ZERO).await;
-}
-
-#[tokio::test]
-async fn a_lock_that_is_handed_over_inside_the_client_is_asked_about_too() {
-    let (primary, _replicas) = with_replicas().await;
-    let client = primary.client().await;
-    let waits = primary.control().calls("wait");
-    let lock = client.lock("stock").sync_replicas(2, ms(2_500));
-    let first = lock.lock().await.expect("both have it");
-    let waiter = {
-        let lock = lock.clone();
-        tokio::spawn(async move { lock.lock().await })
-    };
-    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
-    first.unlock().await.expect("held");
-    let guard = waiter.await.expect("no panic").expect("both have it");
-    assert_eq!(client.stats().passes_total, 1);
-    assert_eq!(
-        primary.control().calls("wait") - waits,
-        2,
-        "one for each owner"
-    );
-    guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
 }
 
@@ -575,19 +507,12 @@ async fn a_call_that_is_dropped_at_any_stage_keeps_nobody_out() {
     for polls in 0..24 {
         let client = primary.client().await;
         let lock = client.lock("stock").sync_replicas(2, ms(2_500));
-        {
-            let (mut call, mut polled) = (pin!(lock.lock()), 0);
-            poll_fn(|context| {
-                let is_over = polled == polls || call.as_mut().poll(context).is_ready();
-                polled += 1;
-                if is_over {
-                    Poll::Ready(())
-                } else {
-                    Poll::Pending
-                }
-            })
-            .await;
-        }
+        let call = lock.clone();
+        drop(
+            Steps::of(async move { call.lock().await })
+                .times(polls)
+                .await,
+        );
         // The same owner: an operation of it that is never over would stop this one.
         let guard = lock.lock().await.expect("nobody has it");
         guard.unlock().await.expect("held");

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, HoldState, LockClient, LossReason};
+use redisson_lock::{Error, HoldState, LockClient};
 use test_support::{Sentinels, eventually, ms, tokio, within};
 
 async fn connect(sentinels: &Sentinels) -> LockClient {
@@ -56,39 +56,6 @@ async fn a_planned_failover_is_followed_and_its_waiter_is_woken() {
     let guard = woken.expect("no panic").expect("free");
     guard.unlock().await.expect("held");
     nothing_is_left(&sentinels, primary, vec![client, other]).await;
-}
-
-#[tokio::test]
-async fn a_killed_primary_is_replaced_and_what_was_not_replicated_is_told() {
-    let mut sentinels = Sentinels::start().await;
-    let client = connect(&sentinels).await;
-    let kept = client.lock("kept").lock().await.expect("free");
-    for nth in [1, 2] {
-        let replicated = || sentinels.control(nth).count("kept") == 1;
-        eventually("it is replicated", ms(5_000), replicated).await;
-        // From here on the replica hears nothing.
-        sentinels.server(nth).pause();
-    }
-    sentinels
-        .control(0)
-        .run(&["CLIENT", "KILL", "TYPE", "replica"]);
-    let lost = client.lock("lost").lock().await.expect("free");
-    sentinels.server(0).kill();
-    for nth in [1, 2] {
-        sentinels.server(nth).resume();
-    }
-    let primary = sentinels.new_primary(0, ms(30_000)).await;
-    // The sentinels announce a promotion when they have heard of it, about a second later.
-    let reason = within(ms(1_200 + 2_000), lost.lost()).await;
-    assert_eq!(
-        reason,
-        Some(LossReason::Gone),
-        "reported within two seconds of the announcement"
-    );
-    drop(lost);
-    assert_eq!(kept.state(), HoldState::Held);
-    kept.unlock().await.expect("held");
-    nothing_is_left(&sentinels, primary, vec![client]).await;
 }
 
 /// A primary that stands still while a replica takes over executes what was sent to it when it goes on.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use redisson_lock::{Error, HoldState, LockClient, LockGuard, LossReason};
 use test_support::kinds::{KINDS, delete};
 use test_support::{
-    Control, Events, Proxy, TestServer, eventually, lock_and_unlock, ms, tokio, within,
+    Control, Events, Proxy, TestServer, eventually, lock_and_unlock, ms, replicas_of, tokio, within,
 };
 use tracing::Level;
 
@@ -468,14 +468,7 @@ async fn locks_are_looked_at_in_the_order_of_their_reports() {
 async fn the_writes_for_replicas_do_not_end_the_reports() {
     let (events, _guard) = Events::of_this_thread();
     let server = TestServer::new();
-    let port = server.port.to_string();
-    let replica = test_support::Server::start_with(&["--replicaof", "127.0.0.1", &port]);
-    let mut control = server.control();
-    eventually("there is a replica", ms(10_000), || {
-        let info = control.run(&["INFO", "replication"]);
-        info.contains("state=online")
-    })
-    .await;
+    let replicas = replicas_of(&server, 1).await;
     let set = |builder: redisson_lock::LockClientBuilder| {
         builder
             .watchdog_timeout(WATCHDOG)
@@ -496,6 +489,6 @@ async fn the_writes_for_replicas_do_not_end_the_reports() {
     for guard in guards {
         guard.unlock().await.expect("held");
     }
-    drop(replica);
+    drop(replicas);
     server.finish([client]).await;
 }

@@ -52,10 +52,10 @@ pub use scripts::{
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
 pub use server::{Control, Monitor, Server, has_listener};
 pub use stalls::{processor_time, stalls};
-pub use steps::Steps;
-pub use test_cluster::TestCluster;
+pub use steps::{Steps, drop_at_each_poll};
+pub use test_cluster::{TestCluster, nothing_is_left};
 pub use test_macros::test;
-pub use test_server::TestServer;
+pub use test_server::{TestServer, replicas_of};
 
 /// What tests use in the place of tokio, so that `#[tokio::test]` has a time limit.
 pub mod tokio {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
+use redisson_lock::Lock;
+
 /// Polls a future each time after it asked to be polled; then it is the caller's to drop.
 pub struct Steps<T> {
     future: Pin<Box<dyn Future<Output = T> + Send>>,
@@ -68,4 +70,33 @@ impl<T> Steps<T> {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
+}
+
+/// Drops a call after no poll, after one, and so on, until it completes, and asks each time what it has left. Another
+/// holder has the lock until the call sleeps, so that what wakes it and what follows is cut as well.
+pub async fn drop_at_each_poll<T, F: Future<Output = T> + Send + 'static>(
+    what: &str,
+    holder: Option<&Lock>,
+    call: impl Fn() -> F,
+    mut is_over: impl AsyncFnMut(&str),
+) -> usize {
+    for polls in 0..64 {
+        let held = match holder {
+            Some(lock) => Some(lock.lock().await.expect("free")),
+            None => None,
+        };
+        let mut steps = Steps::of(call());
+        let before = if held.is_some() { polls.min(6) } else { polls };
+        let mut ended = steps.times(before).await.is_some();
+        if let Some(held) = held {
+            held.unlock().await.expect("held");
+        }
+        ended = ended || steps.times(polls - before).await.is_some();
+        drop(steps);
+        is_over(&format!("{what}, after {polls} polls")).await;
+        if ended {
+            return polls;
+        }
+    }
+    panic!("{what} does not end");
 }

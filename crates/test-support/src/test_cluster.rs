@@ -7,8 +7,10 @@ use redisson_lock::{LockClient, LockClientBuilder};
 use tokio::runtime::Handle;
 
 use crate::cluster::Cluster;
+use crate::kinds::is_token;
 use crate::server::Control;
 use crate::test_server::leaks;
+use crate::{eventually, ms};
 
 /// Three primaries, used as a [`TestServer`](crate::TestServer) is: its server is the one that has [`KEY`].
 pub struct TestCluster {
@@ -76,5 +78,15 @@ impl TestCluster {
         let limit = Duration::from_secs(10);
         let left = leaks(servers.collect(), clients, self.tasks, limit).await;
         assert!(left.is_empty(), "left behind: {left:?}");
+    }
+}
+
+/// No key but tokens is left in a cluster, and its clients have left no hold.
+pub async fn nothing_is_left(cluster: &Cluster, clients: impl IntoIterator<Item = LockClient>) {
+    let is_left = || cluster.keys().iter().any(|key| !is_token(key));
+    eventually("no key but tokens is left", ms(10_000), || !is_left()).await;
+    for client in clients {
+        let report = client.close(Duration::ZERO).await;
+        assert!(report.abandoned.is_empty(), "{report:?}");
     }
 }

@@ -8,6 +8,7 @@ use tokio::runtime::Handle;
 
 use crate::kinds::is_token;
 use crate::server::{Control, Server, has_listener};
+use crate::{eventually, ms};
 
 /// A server, and what was there before the test began.
 pub struct TestServer {
@@ -149,4 +150,35 @@ fn busy(client: &LockClient) -> Option<String> {
         + stats.releasing
         + stats.entries;
     (sum > 0).then(|| format!("{stats:?}"))
+}
+
+/// Replicas of this server that have its data, and acknowledge what comes.
+pub async fn replicas_of(primary: &Server, count: usize) -> Vec<Server> {
+    let mut control = primary.control();
+    control.run(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]);
+    let port = primary.port.to_string();
+    let replicas = (0..count)
+        .map(|_| Server::start_with(&["--replicaof", "127.0.0.1", &port]))
+        .collect();
+    let mut all = |what: &str| {
+        let info = control.run(&["INFO", "REPLICATION"]);
+        let offset = info
+            .lines()
+            .find_map(|line| line.trim_end().strip_prefix("master_repl_offset:"));
+        let offset = format!(",offset={},", offset.expect("it is there"));
+        info.matches(if what.is_empty() { &offset } else { what })
+            .count()
+            == count
+    };
+    eventually("all have the data", ms(20_000), || all("state=online")).await;
+    let mut control = primary.control();
+    // A replica that has just come acknowledges for the first time within a second.
+    control.run(&["SET", "warm", "1"]);
+    control.run(&["DEL", "warm"]);
+    let wanted = count.to_string();
+    let acknowledge = || control.number(&["WAIT", &wanted, "100"]) == count as i64;
+    eventually("all acknowledge", ms(20_000), acknowledge).await;
+    // And what WAIT itself has sent to them.
+    eventually("all have everything", ms(20_000), || all("")).await;
+    replicas
 }
