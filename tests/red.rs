@@ -1,9 +1,8 @@
 //! One lock across several servers: with a quorum and never without, whatever stops, comes back or answers late.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
