@@ -33,7 +33,7 @@ pub async fn mixed_workers(fixture: Fixture) {
     sections(&fixture, &parties, total).await;
 }
 
-async fn a_few_mixed_workers(fixture: Fixture) {
+pub async fn a_few_mixed_workers(fixture: Fixture) {
     let parties = [(fixture.first.clone(), 4), (fixture.second.clone(), 4)];
     sections(&fixture, &parties, 200).await;
 }
@@ -64,7 +64,7 @@ pub async fn scripts_executed_twice(fixture: Fixture) {
         .collect();
     sections(&fixture, &few, 40).await;
     let mut control = fixture.control();
-    control.run(&["DEL", &format!("counter {}", fixture.name)]);
+    control.run(&["DEL", &counter(&fixture.name)]);
     let mut token = || match fixture.name.starts_with("fenced/") {
         true => control.number(&["GET", &token_key(&fixture.name)]),
         false => 0,
@@ -89,7 +89,7 @@ pub async fn scripts_executed_twice(fixture: Fixture) {
 /// Redisson in the first part promises no such thing: it only excludes.
 async fn waits_beside_many(fixture: Fixture) {
     const WAITS: usize = 20;
-    let (name, counter) = (&fixture.name, format!("counter {}", fixture.name));
+    let (name, counter) = (&fixture.name, counter(&fixture.name));
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..8 {
@@ -230,7 +230,7 @@ async fn many_clients(fixture: &Fixture, clients: usize, total: i64) {
 async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
     let inside = Arc::new(AtomicI64::new(0));
     let left = Arc::new(AtomicI64::new(total));
-    let counter = format!("counter {}", fixture.name);
+    let counter = counter(&fixture.name);
     let mut tasks = tokio::task::JoinSet::new();
     for (party, workers) in parties {
         for _ in 0..*workers {
@@ -268,6 +268,11 @@ async fn sections(fixture: &Fixture, parties: &[(Party, u32)], total: i64) {
             .is_empty(),
         "no place is left"
     );
+}
+
+/// Beside a lock in a cluster.
+fn counter(name: &str) -> String {
+    format!("{{{name}}} counter")
 }
 
 async fn add_one(control: &mut Control, counter: &str) {

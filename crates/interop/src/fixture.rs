@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::party::Party;
+use crate::primaries::Servers;
 use crate::stored::{Queue, channel, fields, parts_channel};
 use crate::worker::{Part, Worker};
 use test_support::peer::{Build, Peer};
-use test_support::{Control, Server, kinds, ms, stalls};
+use test_support::{Cluster, Control, Sentinels, Server, kinds, ms, stalls};
 
 type Play = Arc<dyn Fn(Fixture) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
@@ -235,8 +236,11 @@ impl Sides {
 }
 
 /// One run of a scenario: its parties, and names of its own.
+#[derive(Clone)]
 pub struct Fixture {
     sides: Arc<Sides>,
+    /// Those of its own, if it has some.
+    servers: Option<Arc<Servers>>,
     pub first: Party,
     pub second: Party,
     /// The same, with a watchdog timeout of [`QUICK`].
@@ -254,6 +258,7 @@ impl Fixture {
         let (first, second) = (side(job.first_is_rust), side(job.second_is_rust));
         Self {
             sides: Arc::clone(sides),
+            servers: None,
             first: sides.long[first][0].clone(),
             second: sides.long[second][1].clone(),
             quick_first: sides.quick[first][0].clone(),
@@ -261,6 +266,52 @@ impl Fixture {
             name: format!("{}:{}", job.scenario.name, job.pair()),
             is_read_write: false,
         }
+    }
+
+    /// With servers of its own, and clients of them.
+    pub fn on_several(&self, servers: Servers, first: Party, second: Party) -> Self {
+        Self {
+            servers: Some(Arc::new(servers)),
+            quick_first: first.clone(),
+            quick_second: second.clone(),
+            first,
+            second,
+            ..self.clone()
+        }
+    }
+
+    /// A name at each primary of its own servers.
+    pub fn names(&self) -> Vec<String> {
+        let servers = self.servers.as_ref().expect("its own");
+        servers.names(&self.name)
+    }
+
+    /// The same with another lock.
+    pub fn with_name(&self, name: String) -> Self {
+        Self {
+            name,
+            ..self.clone()
+        }
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        match self.servers.as_deref() {
+            Some(Servers::Cluster(cluster)) => cluster,
+            _ => unreachable!("it was asked for"),
+        }
+    }
+
+    pub fn sentinels(&self) -> &Sentinels {
+        match self.servers.as_deref() {
+            Some(Servers::Sentinels(sentinels)) => sentinels,
+            _ => unreachable!("it was asked for"),
+        }
+    }
+
+    /// Ends the clients of its own servers.
+    pub async fn close(self) {
+        self.first.close().await;
+        self.second.close().await;
     }
 
     /// With locks of this kind.
@@ -325,9 +376,12 @@ impl Fixture {
         self.sides.port
     }
 
-    /// A plain connection.
+    /// A plain connection, to the primary of the lock if there are several servers.
     pub fn control(&self) -> Control {
-        Control::connect(self.sides.port)
+        match &self.servers {
+            None => Control::connect(self.sides.port),
+            Some(servers) => servers.control(&self.name),
+        }
     }
 
     /// What stands under the lock: who has it, and how often; "" if nothing does.
@@ -364,6 +418,9 @@ impl Fixture {
     /// Waits until somebody listens to the unlock channel of a lock. A spin lock has none, and who waits for it cannot
     /// be seen.
     pub async fn somebody_waits(&self, key: &str) {
+        if let Some(servers) = &self.servers {
+            return servers.somebody_waits(key).await;
+        }
         match self.name.split_once('/') {
             Some(("spin", _)) => tokio::time::sleep(ms(300)).await,
             Some(("fair", _)) => Queue::of(key).waits(&mut self.control(), 1).await,

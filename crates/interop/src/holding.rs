@@ -57,6 +57,8 @@ pub async fn exclusion(fixture: Fixture) {
     for _ in 0..3 {
         first.lock(name, None).await.expect("free");
         assert_eq!(second.try_lock(name, None, None).await, Ok(false), "held");
+        // Each part of Redisson's says whether it is locked itself.
+        assert!(fixture.is_read_write || second.is_locked(name).await);
         first.unlock(name).await.expect("held");
         assert_eq!(second.try_lock(name, None, None).await, Ok(true), "free");
         assert_eq!(

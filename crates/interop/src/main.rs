@@ -16,6 +16,7 @@ mod holding;
 mod joint;
 mod kinds;
 mod party;
+mod primaries;
 mod read_write;
 mod scripts;
 mod servers;

@@ -1,18 +1,15 @@
 //! Scenarios on a cluster of three primaries and their replicas, and on servers behind Sentinel.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use crate::fixture::{Fixture, QUICK, Scenario, Topology, eventually};
-use crate::party::{Party, Several};
-use crate::read_write;
-use crate::stored::{Queue, channel};
+use crate::primaries::{Servers, knows_sharded};
+use crate::stored::channel;
 use crate::waiting::{begin, is_woken_by};
 use crate::worker::Part::{Read, Write};
 use crate::worker::{Fail, Worker};
-use redisson_lock::Announce;
-use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms, slot};
+use crate::{contention, holding, read_write, waiting};
+use test_support::{has_listener, ms, slot};
 
 /// In a cluster they listen at a node where a release by `Announce::Auto` does not find them: beside them our clients
 /// have `Both`. They do not hear of a new primary within 20 s, beside no client of ours either.
@@ -29,8 +26,8 @@ pub fn scenarios() -> Vec<Scenario> {
     use Topology::{Cluster, Sentinel};
     let mut all = [Cluster, Sentinel].map(on_both).concat();
     all.extend([
-        on(Cluster, "woken_by_unlock", woken_by_unlock).short(),
-        on(Sentinel, "woken_by_unlock", woken_by_unlock),
+        at_each(Cluster, "woken_by_unlock", plain, waiting::woken_by_unlock).short(),
+        at_each(Sentinel, "woken_by_unlock", plain, waiting::woken_by_unlock),
         on(Cluster, "failover_under_a_waiter", |f, _| {
             cluster_failover(f)
         })
@@ -60,25 +57,47 @@ fn on<F: Future<Output = ()> + Send + 'static>(
     Scenario::new(name, move |fixture| play(fixture, topology)).on(topology)
 }
 
+fn plain(fixture: Fixture) -> Fixture {
+    fixture
+}
+
+fn fair(fixture: Fixture) -> Fixture {
+    fixture.of_kind("fair")
+}
+
 fn on_both(topology: Topology) -> Vec<Scenario> {
     [
-        on(topology, "exclusion", exclusion),
-        on(topology, "nested", nested),
-        on(topology, "woken_by_force_unlock", woken_by_force_unlock),
+        at_each(topology, "exclusion", plain, holding::exclusion),
+        at_each(topology, "nested", plain, holding::nested_holds),
+        at_each(
+            topology,
+            "woken_by_force_unlock",
+            plain,
+            waiting::woken_by_force_unlock,
+        ),
         on(topology, "watchdog", watchdog),
         on(topology, "mixed_workers", mixed_workers),
-        on(topology, "fair_woken_by_unlock", |f, here| {
-            woken_by_unlock(f.of_kind("fair"), here)
-        }),
+        at_each(
+            topology,
+            "fair_woken_by_unlock",
+            fair,
+            waiting::woken_by_unlock,
+        ),
         on(topology, "fair_mixed_workers", |f, here| {
-            mixed_workers(f.of_kind("fair"), here)
+            mixed_workers(fair(f), here)
         }),
-        on(topology, "rw_woken_by_unlock_wr", |f, here| {
-            woken_by_unlock(f.of_parts(Write, Read), here)
-        }),
-        on(topology, "rw_woken_by_unlock_rw", |f, here| {
-            woken_by_unlock(f.of_parts(Read, Write), here)
-        }),
+        at_each(
+            topology,
+            "rw_woken_by_unlock_wr",
+            |fixture| fixture.of_parts(Write, Read),
+            waiting::woken_by_unlock,
+        ),
+        at_each(
+            topology,
+            "rw_woken_by_unlock_rw",
+            |fixture| fixture.of_parts(Read, Write),
+            waiting::woken_by_unlock,
+        ),
         on(topology, "rw_storm", |f, here| {
             storm(f.of_parts(Read, Read), here)
         }),
@@ -86,180 +105,35 @@ fn on_both(topology: Topology) -> Vec<Scenario> {
     .into()
 }
 
-/// Servers of a scenario's own.
-enum Servers {
-    Cluster(Cluster),
-    Sentinels(Sentinels),
+/// A scenario of one server, at each primary of these.
+fn at_each<F: Future<Output = ()> + Send + 'static>(
+    topology: Topology,
+    what: &str,
+    set: fn(Fixture) -> Fixture,
+    play: fn(Fixture) -> F,
+) -> Scenario {
+    on(topology, what, move |fixture, here| async move {
+        let field = open(&set(fixture), here, ms(30_000)).await;
+        for name in field.names() {
+            play(field.with_name(name)).await;
+        }
+        field.close().await;
+    })
 }
 
-/// Servers, with a client of each party.
-struct Field {
-    servers: Servers,
-    first: Party,
-    second: Party,
-}
-
-impl Field {
-    async fn open(fixture: &Fixture, topology: Topology, watchdog: Duration) -> Self {
-        let servers = match topology {
-            Topology::Sentinel => Servers::Sentinels(Sentinels::start().await),
-            Topology::One | Topology::Cluster => {
-                let settings = ["--cluster-announce-ip", "127.0.0.1"];
-                Servers::Cluster(Cluster::start_with(true, &settings).await)
-            }
-        };
-        let is_sharded = match &servers {
-            Servers::Cluster(cluster) => knows_sharded(&mut cluster.control(0)),
-            Servers::Sentinels(_) => false,
-        };
-        let announce = match is_sharded && OLD.contains(&fixture.version()) {
-            true => Announce::Both,
-            false => Announce::Auto,
-        };
-        let several = match &servers {
-            Servers::Cluster(cluster) => Several {
-                rust: cluster.url(),
-                java: format!("redis://127.0.0.1:{}", cluster.port(0)),
-                kind: topology.word(),
-                name: String::new(),
-                announce,
-            },
-            Servers::Sentinels(sentinels) => Several {
-                rust: sentinels.url(),
-                java: sentinels.addresses(),
-                kind: topology.word(),
-                name: SERVICE.to_owned(),
-                announce,
-            },
-        };
-        let first = fixture.first.of_several(&several, watchdog).await;
-        let second = fixture.second.of_several(&several, watchdog).await;
-        Self {
-            servers,
-            first,
-            second,
-        }
-    }
-
-    /// A name at each primary.
-    fn names(&self, fixture: &Fixture) -> Vec<String> {
-        match &self.servers {
-            Servers::Cluster(cluster) => (0..3)
-                .map(|nth| cluster.key_at(nth, &fixture.name))
-                .collect(),
-            Servers::Sentinels(_) => vec![fixture.name.clone()],
-        }
-    }
-
-    /// A connection to the primary that has this lock, as long as nothing has moved.
-    fn control(&self, name: &str) -> Control {
-        match &self.servers {
-            Servers::Cluster(cluster) => cluster.control(cluster.owner(name)),
-            Servers::Sentinels(sentinels) => sentinels.control(0),
-        }
-    }
-
-    /// Waits until somebody listens, on whichever kind of channel, wherever.
-    async fn somebody_waits(&self, name: &str) {
-        let listens = || match &self.servers {
-            Servers::Cluster(cluster) => cluster.has_listener(name),
-            Servers::Sentinels(_) => has_listener(&mut self.control(name), name),
-        };
-        match name.starts_with("fair/") {
-            true => {
-                let mut nodes = match &self.servers {
-                    Servers::Cluster(cluster) => {
-                        (0..cluster.len()).map(|nth| cluster.control(nth)).collect()
-                    }
-                    Servers::Sentinels(_) => Vec::new(),
-                };
-                let home = &mut self.control(name);
-                Queue::of(name).waits_in(home, &mut nodes, 1).await;
-            }
-            false => eventually("somebody listens", listens).await,
-        }
-        // The second attempt, after subscribing.
-        tokio::time::sleep(ms(50)).await;
-    }
-
-    async fn close(self) {
-        self.first.close().await;
-        self.second.close().await;
-    }
-}
-
-async fn exclusion(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, ms(30_000)).await;
-    let (one, other) = (field.first.worker(), field.second.worker());
-    for name in field.names(&fixture) {
-        for _ in 0..3 {
-            one.lock(&name, None).await.expect("free");
-            assert_eq!(other.try_lock(&name, None, None).await, Ok(false));
-            assert!(other.is_locked(&name).await);
-            one.unlock(&name).await.expect("held");
-            assert_eq!(other.try_lock(&name, None, None).await, Ok(true));
-            assert_eq!(one.try_lock(&name, None, None).await, Ok(false));
-            other.unlock(&name).await.expect("held");
-        }
-    }
-    field.close().await;
-}
-
-async fn nested(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, ms(30_000)).await;
-    let (one, other) = (field.first.worker(), field.second.worker());
-    for name in field.names(&fixture) {
-        let mut control = field.control(&name);
-        for depth in 1..=3 {
-            one.lock(&name, None).await.expect("ours");
-            assert_eq!(control.count(&name), depth);
-        }
-        for depth in (0..3).rev() {
-            assert_eq!(other.try_lock(&name, None, None).await, Ok(false));
-            one.unlock(&name).await.expect("held");
-            assert_eq!(control.count(&name), depth);
-        }
-    }
-    field.close().await;
-}
-
-async fn woken_by_unlock(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, ms(30_000)).await;
-    let (one, other) = (field.first.worker(), field.second.worker());
-    for name in field.names(&fixture) {
-        one.lock(&name, Some(ms(30_000))).await.expect("free");
-        let waiting = begin(&other, &name);
-        field.somebody_waits(&name).await;
-        if fixture.is_read_write {
-            other.sleeps().await;
-        }
-        is_woken_by(waiting, one.unlock(&name)).await;
-        other.unlock(&name).await.expect("held");
-    }
-    field.close().await;
-}
-
-async fn woken_by_force_unlock(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, ms(30_000)).await;
-    let (one, other, third) = (
-        field.first.worker(),
-        field.second.worker(),
-        field.first.worker(),
-    );
-    for name in field.names(&fixture) {
-        one.lock(&name, Some(ms(30_000))).await.expect("free");
-        let waiting = begin(&other, &name);
-        field.somebody_waits(&name).await;
-        is_woken_by(waiting, third.force_unlock(&name)).await;
-        one.unlock_too_late(&name).await;
-        other.unlock(&name).await.expect("held");
-    }
-    field.close().await;
+/// The same scenario with clients of servers of its own.
+async fn open(fixture: &Fixture, topology: Topology, watchdog: Duration) -> Fixture {
+    let servers = Servers::start(topology).await;
+    let is_old = OLD.contains(&fixture.version());
+    let several = servers.several(topology, is_old);
+    let first = fixture.first.of_several(&several, watchdog).await;
+    let second = fixture.second.of_several(&several, watchdog).await;
+    fixture.on_several(servers, first, second)
 }
 
 /// Thirty locks in as many slots are kept for three leases.
 async fn watchdog(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, QUICK).await;
+    let field = open(&fixture, topology, QUICK).await;
     let (one, other) = (field.first.worker(), field.second.worker());
     let names: Vec<_> = (0..30)
         .map(|nth| format!("{}:{nth}", fixture.name))
@@ -281,28 +155,12 @@ async fn watchdog(fixture: Fixture, topology: Topology) {
 
 /// Workers of both sides at one lock of each primary: one at a time is inside.
 async fn mixed_workers(fixture: Fixture, topology: Topology) {
-    const WORKERS: usize = 4;
-    const SECTIONS: usize = 15;
-    let field = Field::open(&fixture, topology, ms(30_000)).await;
-    let mut tasks = tokio::task::JoinSet::new();
-    for name in field.names(&fixture) {
-        let inside = Arc::<AtomicI64>::default();
-        for nth in 0..2 * WORKERS {
-            let party = [&field.first, &field.second][nth % 2];
-            let (worker, name, inside) = (party.worker(), name.clone(), Arc::clone(&inside));
-            tasks.spawn(async move {
-                for _ in 0..SECTIONS {
-                    worker.lock(&name, None).await.expect("in the end");
-                    let before = inside.fetch_add(1, Ordering::AcqRel);
-                    assert_eq!(before, 0, "somebody else is inside");
-                    tokio::time::sleep(ms(1)).await;
-                    inside.fetch_sub(1, Ordering::AcqRel);
-                    worker.unlock(&name).await.expect("held");
-                }
-            });
-        }
+    let field = open(&fixture, topology, ms(30_000)).await;
+    let mut locks = tokio::task::JoinSet::new();
+    for name in field.names() {
+        locks.spawn(contention::a_few_mixed_workers(field.with_name(name)));
     }
-    while let Some(done) = tasks.join_next().await {
+    while let Some(done) = locks.join_next().await {
         done.expect("no panic");
     }
     field.close().await;
@@ -310,27 +168,25 @@ async fn mixed_workers(fixture: Fixture, topology: Topology) {
 
 /// Readers and writers of both sides at one lock of each primary.
 async fn storm(fixture: Fixture, topology: Topology) {
-    let field = Field::open(&fixture, topology, ms(read_write::storm::WATCHDOG)).await;
+    let field = open(&fixture, topology, ms(read_write::storm::WATCHDOG)).await;
     let mut locks = tokio::task::JoinSet::new();
-    for name in field.names(&fixture) {
+    for name in field.names() {
         let parties = [field.first.clone(), field.second.clone()];
         locks.spawn(async move { read_write::storm::work(&parties, &name, 8).await });
     }
     while let Some(done) = locks.join_next().await {
         done.expect("no panic");
     }
-    for name in field.names(&fixture) {
-        let left = field.control(&name).hash(&name);
+    for name in field.names() {
+        let left = field.with_name(name.clone()).control().hash(&name);
         assert_eq!(left, "", "{name}: nothing is left");
     }
     field.close().await;
 }
 
 async fn cluster_failover(fixture: Fixture) {
-    let field = Field::open(&fixture, Topology::Cluster, ms(30_000)).await;
-    let Servers::Cluster(cluster) = &field.servers else {
-        unreachable!("it was asked for")
-    };
+    let field = open(&fixture, Topology::Cluster, ms(30_000)).await;
+    let cluster = field.cluster();
     let (one, other) = (field.first.worker(), field.second.worker());
     let name = cluster.key_at(0, &fixture.name);
     one.lock(&name, None).await.expect("free");
@@ -358,17 +214,10 @@ async fn unlock_moved(worker: &Worker, name: &str) -> Result<(), Fail> {
     }
 }
 
-/// Before Redis 7.0 there are no sharded channels.
-fn knows_sharded(control: &mut Control) -> bool {
-    control.try_run(&["PUBSUB", "SHARDNUMSUB"]).is_ok()
-}
-
 /// A message that was published before a client has found the slot again is heard by nobody, so it may be a while.
 async fn slot_moves(fixture: Fixture) {
-    let field = Field::open(&fixture, Topology::Cluster, ms(30_000)).await;
-    let Servers::Cluster(cluster) = &field.servers else {
-        unreachable!("it was asked for")
-    };
+    let field = open(&fixture, Topology::Cluster, ms(30_000)).await;
+    let cluster = field.cluster();
     let (one, other) = (field.first.worker(), field.second.worker());
     let name = cluster.key_at(0, &fixture.name);
     one.lock(&name, None).await.expect("free");
@@ -387,10 +236,8 @@ async fn slot_moves(fixture: Fixture) {
 }
 
 async fn sentinel_failover(fixture: Fixture) {
-    let field = Field::open(&fixture, Topology::Sentinel, ms(30_000)).await;
-    let Servers::Sentinels(sentinels) = &field.servers else {
-        unreachable!("it was asked for")
-    };
+    let field = open(&fixture, Topology::Sentinel, ms(30_000)).await;
+    let sentinels = field.sentinels();
     let (one, other, name) = (field.first.worker(), field.second.worker(), &fixture.name);
     one.lock(name, None).await.expect("free");
     let waiting = begin(&other, name);
