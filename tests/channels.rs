@@ -259,7 +259,10 @@ async fn a_connection_that_ends_wakes_every_waiter(kind: Kind) {
 async fn a_waiter_rides_through_an_outage(kind: Kind) {
     let scene = Scene::start(kind).await;
     let key = scene.held("a");
-    let waiter = scene.listening(&key).await;
+    // The server has subscribed it, of which it may not have heard when the connections end.
+    let lock = scene.client.lock(&key).retry_for(Duration::from_secs(30));
+    let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+    scene.is_listening(&key).await;
     scene.proxies().for_each(|proxy| proxy.refuse(true));
     let before = scene.connections();
     scene.cut_all();
