@@ -346,10 +346,14 @@ async fn a_member_that_is_lost_is_taken_again_although_others_of_the_process_wai
     let lock = servers.lock();
     let guard = taken(&lock).await;
     eventually("all have it", ms(5_000), || guard.servers() == 3).await;
-    let other = lock.owned_by(&servers.ours[0].owner());
-    let mut next = std::pin::pin!(other.lock());
-    let early = within(ms(50), next.as_mut()).await;
-    assert!(early.is_none(), "it waits");
+    // If each were in its way for a command timeout, it would be taken too late.
+    let others = (0..8).map(|_| {
+        let other = lock.owned_by(&servers.ours[0].owner());
+        tokio::spawn(async move { other.lock().await?.unlock().await })
+    });
+    let others: Vec<_> = others.collect();
+    tokio::time::sleep(ms(50)).await;
+    assert!(!others.iter().any(tokio::task::JoinHandle::is_finished));
     let mut control = servers.servers[0].control();
     let before = control.run(&["HKEYS", "red"]);
     control.run(&["DEL", "red"]);
@@ -360,8 +364,10 @@ async fn a_member_that_is_lost_is_taken_again_although_others_of_the_process_wai
     .await;
     eventually("it is known", ms(5_000), || guard.servers() == 3).await;
     guard.unlock().await.expect("held");
-    let next = within(ms(5_000), next).await.expect("in time");
-    next.expect("free").unlock().await.expect("held");
+    for other in others {
+        let other = within(ms(5_000), other).await.expect("in time");
+        other.expect("no panic").expect("free, and then held");
+    }
     servers.finish().await;
 }
 
@@ -434,6 +440,14 @@ async fn tasks_of_one_process_queue_and_an_owner_has_it_once() {
     for again in [lock.lock().await.map(Some), lock.try_lock().await] {
         assert_matches!(again, Err(Error::AlreadyHeld { .. }));
     }
+    // The last server may still be asked.
+    eventually("a hold waits for nothing", ms(5_000), || {
+        servers
+            .ours
+            .iter()
+            .all(|client| client.stats().waiting == 0)
+    })
+    .await;
     // Another one of the same set of locks, whatever its order.
     let mut reversed: Vec<_> = servers
         .ours
@@ -1465,6 +1479,24 @@ fn a_member_whose_runtime_has_ended_is_a_server_that_is_away() {
         let _ = report.send(taken.is_ok_and(|guard| guard.is_some()));
     });
     assert_eq!(reported.recv_timeout(ms(8_000)), Ok(true));
+}
+
+/// Nor has it a queue.
+#[tokio::test]
+async fn a_member_whose_client_was_closed_is_a_server_that_is_away() {
+    let servers = Servers::new(3).await;
+    let lock = servers.lock();
+    servers.ours[2].close(Duration::ZERO).await;
+    let guard = taken(&lock).await;
+    assert_eq!(guard.servers(), 2);
+    let other = lock.owned_by(&servers.ours[0].owner());
+    let mut next = std::pin::pin!(other.lock());
+    let early = within(ms(50), next.as_mut()).await;
+    assert!(early.is_none(), "it waits");
+    guard.unlock().await.expect("held");
+    let next = within(ms(5_000), next).await.expect("in time");
+    next.expect("free").unlock().await.expect("held");
+    servers.finish().await;
 }
 
 /// Holds of this client are waited for, but never for longer than a round.
