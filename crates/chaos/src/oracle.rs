@@ -14,7 +14,7 @@ mod outages;
 mod takeovers;
 mod values;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,9 +36,10 @@ pub struct Oracle {
     start: Instant,
     locks: Vec<Judged>,
     next: u64,
-    open: BTreeMap<u64, Section>,
-    /// Ended sections, kept for overlaps that are not judged yet.
-    ended: BTreeMap<u64, Section>,
+    /// All of them: an answer to a release may come late.
+    sections: BTreeMap<u64, Section>,
+    /// Which have not ended.
+    open: BTreeSet<u64>,
     overlaps: Vec<(u64, u64)>,
     losses: Vec<Loss>,
     takeovers: Vec<Takeover>,
@@ -62,13 +63,13 @@ impl Oracle {
         Self {
             terms,
             start,
-            history: History::new(locks.len(), start),
+            history: History::new(start),
             begun: vec![0; locks.len()],
             left_at: vec![None; locks.len()],
             locks,
             next: 0,
-            open: BTreeMap::new(),
-            ended: BTreeMap::new(),
+            sections: BTreeMap::new(),
+            open: BTreeSet::new(),
             overlaps: Vec::new(),
             losses: Vec::new(),
             takeovers: Vec::new(),
@@ -105,7 +106,7 @@ impl Oracle {
             end: None,
             release: None,
         };
-        let beside = self.open.values().filter(|other| other.lock == lock);
+        let beside = self.open().filter(|other| other.lock == lock);
         let beside: Vec<u64> = beside.map(|other| other.id).collect();
         for other in beside {
             self.note(
@@ -115,45 +116,43 @@ impl Oracle {
             );
             self.overlaps.push((other, id));
         }
-        self.open.insert(id, section);
+        self.sections.insert(id, section);
+        self.open.insert(id);
         id
     }
 
     /// The hold is guaranteed until then.
     pub fn is_valid_until(&mut self, id: u64, valid_until: Instant) {
-        if let Some(section) = self.open.get_mut(&id) {
-            section.valid_until = valid_until;
+        if self.is_open(id) {
+            self.section(id).valid_until = valid_until;
         }
     }
 
     pub fn ends(&mut self, id: u64, ending: Ending, now: Instant) {
-        let Some(mut section) = self.open.remove(&id) else {
+        if !self.open.remove(&id) {
             return;
-        };
+        }
         self.sums.sections += 1;
         let how = match ending {
             Ending::Released => "releases".to_owned(),
             Ending::Lost(reason) => format!("is informed of its loss ({reason:?})"),
         };
-        let line = format!("{} {how} (section {id})", section.owner);
-        self.note(section.lock, now, line);
+        let section = self.section(id);
         section.end = Some((now, ending));
-        self.left_at[section.lock] = Some(now);
+        let (lock, line) = (
+            section.lock,
+            format!("{} {how} (section {id})", section.owner),
+        );
+        self.note(lock, now, line);
+        self.left_at[lock] = Some(now);
         if let Ending::Lost(reason) = ending {
-            self.losses.push(Loss {
-                section: section.clone(),
-                informed: now,
-                reason,
-            });
+            self.is_lost(id, reason, now);
         }
-        self.keep(section);
     }
 
     /// What became of the release of a section that has ended.
     pub fn released(&mut self, id: u64, release: Release, now: Instant) {
-        if let Some(section) = self.ended.get_mut(&id) {
-            section.release = Some((now, release));
-        }
+        self.section(id).release = Some((now, release));
     }
 
     /// The release of a section that has ended says that the hold was lost before.
@@ -165,39 +164,34 @@ impl Oracle {
         );
         self.released(id, Release::Lost, now);
         // A lease that was over before the release arrived is no loss.
-        let is_over = |section: &&Section| section.leased && section.valid_until <= now;
-        if let Some(section) = self.ended.get(&id).filter(|section| !is_over(section)) {
-            self.losses.push(Loss {
-                section: section.clone(),
-                informed: now,
-                reason,
-            });
+        let section = self.section(id);
+        if !(section.leased && section.valid_until <= now) {
+            self.is_lost(id, reason, now);
         }
     }
 
-    /// Ended sections are forgotten when no release of theirs can be under way any more.
-    fn keep(&mut self, section: Section) {
-        let old = section.left().checked_sub(KEPT).unwrap_or(self.start);
-        let (overlaps, failed) = (&self.overlaps, &self.failed);
-        let needed = |id: &u64| {
-            overlaps.iter().any(|(a, b)| a == id || b == id)
-                || failed.iter().any(|one| one.is_about(*id))
-        };
-        while let Some((id, first)) = self.ended.first_key_value()
-            && !needed(id)
-            && first.end.is_some_and(|(at, _)| at < old)
-        {
-            self.ended.pop_first();
-        }
-        self.ended.insert(section.id, section);
+    fn is_lost(&mut self, section: u64, reason: LossReason, informed: Instant) {
+        self.losses.push(Loss {
+            section,
+            informed,
+            reason,
+        });
+    }
+
+    fn section(&mut self, id: u64) -> &mut Section {
+        self.sections.get_mut(&id).expect("none is forgotten")
+    }
+
+    fn open(&self) -> impl Iterator<Item = &Section> {
+        self.open.iter().map(|id| &self.sections[id])
     }
 
     pub fn note(&mut self, lock: usize, now: Instant, line: String) {
-        self.history.note(lock, now, line);
+        self.history.note(Some(lock), now, line);
     }
 
     pub fn fault(&mut self, now: Instant, line: String) {
-        self.history.fault(now, line);
+        self.history.note(None, now, line);
     }
 
     /// Something that is not about overlaps.
@@ -218,12 +212,12 @@ impl Oracle {
 
     /// Open sections that began before.
     pub fn open_since(&self, before: Instant) -> Vec<Section> {
-        let old = self.open.values().filter(|section| section.begin < before);
+        let old = self.open().filter(|section| section.begin < before);
         old.cloned().collect()
     }
 
     pub fn is_open(&self, id: u64) -> bool {
-        self.open.contains_key(&id)
+        self.open.contains(&id)
     }
 
     pub fn locks(&self) -> &[Judged] {
@@ -233,8 +227,8 @@ impl Oracle {
     /// Judges what has ended, and what has not. Every takeover so far is known.
     pub fn judge(&mut self, now: Instant) {
         for loss in std::mem::take(&mut self.losses) {
-            if let Err(problem) = self.loss(&loss) {
-                let section = &loss.section;
+            let section = self.sections[&loss.section].clone();
+            if let Err(problem) = self.loss(&section, &loss) {
                 let what = format!(
                     "section {} of {}, from {} to {}: {problem}",
                     section.id,
@@ -246,11 +240,7 @@ impl Oracle {
             }
         }
         for (first, second) in std::mem::take(&mut self.overlaps) {
-            let known = |id: u64| self.open.get(&id).or_else(|| self.ended.get(&id));
-            let (Some(first), Some(second)) = (known(first).cloned(), known(second).cloned())
-            else {
-                unreachable!("sections of an overlap are kept");
-            };
+            let [first, second] = [first, second].map(|id| self.sections[&id].clone());
             let until = first.until(now).min(second.until(now));
             let from = first.begin.max(second.begin);
             if until <= from {
@@ -287,9 +277,6 @@ impl Oracle {
         self.history.clock(at)
     }
 }
-
-/// How long a section is kept after its end.
-const KEPT: Duration = Duration::from_secs(30);
 
 /// From a deadline until the task that waits for it has run.
 const WOKEN_WITHIN: Duration = Duration::from_millis(250);

@@ -21,12 +21,6 @@ pub(super) struct Failed {
     at: Instant,
 }
 
-impl Failed {
-    pub(super) fn is_about(&self, section: u64) -> bool {
-        self.reason == Reason::Lost(section)
-    }
-}
-
 /// What a run has to come to.
 pub struct Needed {
     /// How many of the locks, from the first on, everybody wants.
@@ -120,7 +114,7 @@ impl Oracle {
 
     /// Nobody but the caller was inside since then.
     fn free_since(&self, call: &Call, now: Instant) -> Option<Instant> {
-        let is_inside = self.open.values().any(|section| section.lock == call.lock);
+        let is_inside = self.open().any(|section| section.lock == call.lock);
         match (call.is_nested, is_inside) {
             (true, _) => Some(call.since),
             (false, true) => None,

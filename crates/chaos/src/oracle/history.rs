@@ -6,29 +6,25 @@ use std::time::Instant;
 
 use super::values::Takeover;
 
-type Line = (Instant, String);
-
 pub(super) struct History {
     start: Instant,
-    locks: Vec<VecDeque<Line>>,
-    faults: VecDeque<Line>,
+    /// Each with its time and its lock; faults are those of no lock.
+    lines: VecDeque<(Instant, Option<usize>, String)>,
 }
 
 impl History {
-    pub(super) fn new(locks: usize, start: Instant) -> Self {
+    pub(super) fn new(start: Instant) -> Self {
         Self {
             start,
-            locks: vec![VecDeque::new(); locks],
-            faults: VecDeque::new(),
+            lines: VecDeque::new(),
         }
     }
 
-    pub(super) fn note(&mut self, lock: usize, now: Instant, line: String) {
-        keep(&mut self.locks[lock], (now, line));
-    }
-
-    pub(super) fn fault(&mut self, now: Instant, line: String) {
-        keep(&mut self.faults, (now, line));
+    pub(super) fn note(&mut self, lock: Option<usize>, now: Instant, line: String) {
+        if self.lines.len() == KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back((now, lock, line));
     }
 
     /// The latest faults, and what happened to a lock around that time.
@@ -38,15 +34,16 @@ impl History {
         since: Instant,
         takeovers: &[Takeover],
     ) -> String {
-        let faults = self.faults.iter().rev().take(FAULTS_SHOWN);
-        let mut lines: Vec<Line> = faults
-            .map(|(at, line)| (*at, format!("FAULT {line}")))
+        let of = |wanted| self.lines.iter().filter(move |(_, of, _)| *of == wanted);
+        let faults = of(None).rev().take(FAULTS_SHOWN);
+        let mut lines: Vec<_> = faults
+            .map(|(at, _, line)| (*at, format!("FAULT {line}")))
             .collect();
-        if let Some(lock) = lock {
-            let history = &self.locks[lock];
-            let first = history.partition_point(|(at, _)| *at < since);
-            let shown = history.iter().skip(first.saturating_sub(LINES_BEFORE));
-            lines.extend(shown.take(LINES_SHOWN).cloned());
+        if lock.is_some() {
+            let before = of(lock).filter(|(at, ..)| *at < since).count();
+            let shown = of(lock).skip(before.saturating_sub(LINES_BEFORE));
+            let shown = shown.map(|(at, _, line)| (*at, line.clone()));
+            lines.extend(shown.take(LINES_SHOWN));
         }
         for takeover in takeovers.iter().rev().take(FAULTS_SHOWN / 8) {
             let loses = if takeover.may_lose { "may" } else { "must not" };
@@ -68,17 +65,10 @@ impl History {
     }
 }
 
-fn keep(lines: &mut VecDeque<Line>, line: Line) {
-    if lines.len() == KEPT {
-        lines.pop_front();
-    }
-    lines.push_back(line);
-}
+/// Lines that are kept: those of a few minutes.
+const KEPT: usize = 200_000;
 
-/// Lines that are kept of each lock.
-const KEPT: usize = 2_000;
-
-/// Of those, how many are shown, and how many of them are from before.
+/// Of those of a lock, how many are shown, and how many of them are from before.
 const LINES_SHOWN: usize = 100;
 const LINES_BEFORE: usize = 40;
 

@@ -22,7 +22,7 @@ pub(super) enum Allowed {
 
 /// A hold that was lost, as its owner heard.
 pub(super) struct Loss {
-    pub(super) section: Section,
+    pub(super) section: u64,
     pub(super) informed: Instant,
     pub(super) reason: LossReason,
 }
@@ -140,8 +140,8 @@ impl Oracle {
         self.takeovers.iter().filter(has)
     }
 
-    pub(super) fn loss(&mut self, loss: &Loss) -> Result<(), String> {
-        let (section, at, reason) = (&loss.section, loss.section.left(), loss.reason);
+    pub(super) fn loss(&mut self, section: &Section, loss: &Loss) -> Result<(), String> {
+        let (at, reason) = (section.left(), loss.reason);
         match reason {
             LossReason::LeaseOver if section.leased => self.by_deadline(section.valid_until, at),
             LossReason::NotRenewed => self.not_renewed(section, at),
@@ -193,10 +193,7 @@ impl Oracle {
 
     /// Whether the owner of a section was informed of a loss; `None`: it may be yet.
     pub(super) fn was_informed(&self, id: u64) -> Option<bool> {
-        if self.open.contains_key(&id) {
-            return None;
-        }
-        let section = self.ended.get(&id)?;
+        let section = &self.sections[&id];
         match section.release {
             _ if section.is_informed() => Some(true),
             None => None,

@@ -133,3 +133,15 @@ fn a_release_from_before_the_switch_is_answered_by_the_new_primary() {
     assert_eq!(answered(3_200), (0, 0, 0));
     assert_eq!(answered(2_700), (0, 0, 1));
 }
+
+#[test]
+fn a_loss_that_a_release_reports_very_late_is_judged() {
+    let mut played = Played::new();
+    let a = played.begins(PLAIN, "a", 500);
+    played.ends(a, Ending::Released, 1_000);
+    let b = played.begins(SYNCED, "b", 1_000);
+    played.ends(b, Ending::Released, 60_000);
+    let now = played.at(61_000);
+    played.oracle.was_lost(a, PLAIN, LossReason::Gone, now);
+    assert_eq!(played.judged(62_000).counts(), (0, 0, 1));
+}
