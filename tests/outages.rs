@@ -1,6 +1,8 @@
 //! A call that was never sent, because another one of its client is under way, reports an outage as one, and not as another
 //! owner.
 
+use std::time::Instant;
+
 use redisson_lock::{DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
 use test_support::kinds::{KINDS, against};
 use test_support::{Proxy, TestServer, assert_matches, eventually, ms, tokio};
@@ -382,4 +384,46 @@ async fn calls_without_a_deadline_wait_for_one_whose_answer_is_slow() {
     for server in servers {
         server.finish([]).await;
     }
+}
+
+/// The process stalls while a call that had no time for an answer is under way. What it did not hear says nothing of the
+/// server, although it ends late.
+#[tokio::test]
+async fn a_stall_at_the_deadline_is_no_outage() {
+    const STALL: u64 = 80;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let ours = LockClient::connect(&proxy.url()).await.expect("connected");
+    let theirs = server.client().await;
+    let held = theirs.lock("a").lock().await.expect("free");
+    let deadline = Instant::now() + ms(400);
+    // The first listens to the lock until it gives up; the second has its turn then, and 10 ms; the others queue.
+    let calls = (0..20).map(|nth: u64| {
+        let lock = ours.lock("a").owned_by(&ours.owner());
+        let until = deadline + if nth == 0 { ms(0) } else { ms(10) };
+        tokio::spawn(async move { lock.try_lock_until(until).await.map(|got| got.is_some()) })
+    });
+    let calls: Vec<_> = calls.collect();
+    let mut control = server.control();
+    let waits = || {
+        control
+            .run(&["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"])
+            .ends_with(" 1")
+    };
+    eventually("the first waits", ms(300), waits).await;
+    // Longer than the second has.
+    proxy.slow_down(ms(30));
+    tokio::time::sleep_until((deadline + ms(4)).into()).await;
+    std::thread::sleep(ms(STALL));
+    for (nth, call) in calls.into_iter().enumerate() {
+        let found = call.await.expect("no panic");
+        // Nothing was heard by the second itself.
+        let is_right = matches!(found, Ok(false)) || nth == 1 && found.is_err();
+        assert!(is_right, "call {nth}: {found:?}");
+    }
+    held.unlock().await.expect("held");
+    proxy.slow_down(ms(0));
+    ours.close(ms(5_000)).await;
+    proxy.stop().await;
+    server.finish([theirs]).await;
 }

@@ -43,6 +43,7 @@ pub(super) struct AcquireContext {
     asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
     was_answered: bool,
+    /// [`CallStage::GoesOn`].
     goes_on: bool,
 }
 
@@ -88,10 +89,12 @@ impl AcquireContext {
         self.asked_at = Some(Instant::now());
     }
 
-    /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server.
-    fn has_asked(&self) -> bool {
-        let asked_at = self.asked_at;
-        asked_at.is_some_and(|at| at.elapsed() >= SHORTEST_ANSWER / 2)
+    /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server, however
+    /// late this process notices that the deadline has passed.
+    fn has_asked(&self, wait: Wait) -> bool {
+        let limit = wait.answered_by(self.began);
+        let had_time = |at| limit.is_none_or(|limit| at + SHORTEST_ANSWER / 2 <= limit);
+        self.asked_at.is_some_and(had_time)
     }
 
     /// After a taking that was sent then.
@@ -142,7 +145,7 @@ impl AcquireContext {
         match self.problem(request) {
             None => Ok(waiter.map_or(TryLock::Busy { holder: None }, Waiter::busy)),
             Some(error) => {
-                if self.has_asked() {
+                if self.has_asked(request.wait) {
                     request.entry.latest.failed();
                 }
                 Err(error)
@@ -180,7 +183,7 @@ impl AcquireContext {
         if let Some(problem) = entry.outage(request.wait, self.began) {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
-        let is_busy = match self.has_asked() {
+        let is_busy = match self.has_asked(request.wait) {
             true => self.was_answered || was_answered_since,
             false => latest.answered_at().is_some(),
         };
