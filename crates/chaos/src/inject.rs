@@ -47,7 +47,7 @@ impl dyn Servers {
             }
         }
         let switch = self.take_over(shard, from, Instant::now() + TAKEN_OVER_WITHIN);
-        let switch = switch.ok_or_else(|| format!("nobody has taken over from port {port}"))?;
+        let switch = switch.ok_or_else(|| format!("no replica has taken over from port {port}"))?;
         let how = unreplicated.map_or("", |_| ", the last holds unreplicated");
         Ok(Done {
             what: format!("port {port} killed{how}"),
@@ -109,5 +109,5 @@ impl dyn Servers {
     }
 }
 
-/// Where nobody has taken over by then, nobody will.
+/// A replica that has not taken over by then never will.
 pub const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(30);

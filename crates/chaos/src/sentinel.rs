@@ -265,6 +265,7 @@ impl Servers for Watched {
         }
         Ok(())
     }
+
     fn routes(&self) -> Result<Vec<(RangeInclusive<u16>, u16)>, String> {
         Ok(vec![(0..=u16::MAX, self.primary()?)])
     }

@@ -28,7 +28,7 @@ pub async fn killed_holder(fixture: Fixture) {
     let holder = Doomed::start(&fixture, 2).await;
     eventually("the process holds twice", || fixture.count(name) == 2).await;
     let waiting = begin(second, name);
-    fixture.somebody_waits(name).await;
+    fixture.wait_for_waiter(name).await;
     holder.signal("-KILL");
     let killed = Instant::now();
     let (taken, at) = waiting.await.expect("no panic");
@@ -43,7 +43,7 @@ pub async fn killed_waiter(fixture: Fixture) {
     let (second, name) = (&fixture.second.worker(), &fixture.name);
     second.lock(name, Some(ms(30_000))).await.expect("free");
     let waiter = Doomed::start(&fixture, 1).await;
-    fixture.somebody_waits(name).await;
+    fixture.wait_for_waiter(name).await;
     waiter.signal("-KILL");
     fixture.nobody_waits(name).await;
     second.unlock(name).await.expect("held");
@@ -82,7 +82,7 @@ async fn paused_waiter(fixture: Fixture) {
     second.lock(name, Some(ms(30_000))).await.expect("free");
     let monitor = Monitor::start(fixture.port());
     let waiter = Doomed::start(&fixture, 1).await;
-    fixture.somebody_waits(name).await;
+    fixture.wait_for_waiter(name).await;
     attempts_no_more(monitor, &fixture).await;
     waiter.sleeps().await;
     waiter.signal("-STOP");
@@ -156,7 +156,7 @@ async fn lk07(fixture: Fixture) {
     let (first, second, name) = &fixture.workers();
     first.lock(name, Some(ms(30_000))).await.expect("free");
     let waiting = begin(second, name);
-    fixture.somebody_waits(name).await;
+    fixture.wait_for_waiter(name).await;
     second.interrupt(name).await;
     tokio::time::sleep(ms(200)).await;
     assert!(!waiting.is_finished(), "it has not given up");

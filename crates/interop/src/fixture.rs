@@ -415,11 +415,11 @@ impl Fixture {
         Peer::start(&self.sides.build).await
     }
 
-    /// Waits until somebody listens to the unlock channel of a lock. A spin lock has none, and who waits for it cannot
-    /// be seen.
-    pub async fn somebody_waits(&self, key: &str) {
+    /// Waits until a caller waits for a lock: until its unlock channel has a subscriber. A spin lock has no channel, and
+    /// its waiters cannot be seen.
+    pub async fn wait_for_waiter(&self, key: &str) {
         if let Some(servers) = &self.servers {
-            return servers.somebody_waits(key).await;
+            return servers.wait_for_waiter(key).await;
         }
         match self.name.split_once('/') {
             Some(("spin", _)) => tokio::time::sleep(ms(300)).await,
@@ -458,7 +458,7 @@ pub fn listen(port: u16, channels: Vec<String>) -> Messages {
         for channel in &channels {
             pubsub.subscribe(channel).expect("allowed");
         }
-        ready.send(()).expect("somebody waits");
+        ready.send(()).expect("the caller waits for it");
         while let Ok(message) = pubsub.get_message() {
             let payload: String = message.get_payload().expect("text");
             if sender

@@ -170,7 +170,7 @@ pub async fn names(fixture: Fixture) {
             let (second, name) = (second.clone(), name.clone());
             async move { second.try_lock(&name, Some(ms(10_000)), None).await }
         });
-        fixture.somebody_waits(name).await;
+        fixture.wait_for_waiter(name).await;
         if fixture.is_read_write {
             second.sleeps().await;
         }
@@ -197,7 +197,7 @@ pub async fn prefix(fixture: Fixture) {
         assert_eq!((fixture.count(key), fixture.count(name)), (1, 0));
         assert_eq!(second.try_lock(name, None, None).await, Ok(false));
         let waiting = begin(second, name);
-        fixture.somebody_waits(key).await;
+        fixture.wait_for_waiter(key).await;
         if fixture.is_read_write {
             second.sleeps().await;
         }

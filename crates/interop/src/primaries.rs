@@ -23,7 +23,7 @@ impl Servers {
         }
     }
 
-    /// How each side is told of them, beside a Redisson that hears classic messages alone, or not.
+    /// The addresses that each side is given. `is_old`: this Redisson subscribes to classic channels only.
     pub fn several(&self, topology: Topology, is_old: bool) -> Several {
         let kind = topology.word();
         match self {
@@ -63,8 +63,8 @@ impl Servers {
         }
     }
 
-    /// Waits until somebody listens, on whichever kind of channel, wherever.
-    pub async fn somebody_waits(&self, name: &str) {
+    /// Waits until a client has subscribed to the unlock channel, classic or sharded, at any node.
+    pub async fn wait_for_waiter(&self, name: &str) {
         let home = &mut self.control(name);
         match (self, name.starts_with("fair/")) {
             (Self::Cluster(cluster), true) => {
@@ -74,10 +74,10 @@ impl Servers {
             }
             (Self::Sentinels(_), true) => Queue::of(name).waits(home, 1).await,
             (Self::Cluster(cluster), false) => {
-                eventually("somebody listens", || cluster.has_listener(name)).await;
+                eventually("a client has subscribed", || cluster.has_listener(name)).await;
             }
             (Self::Sentinels(_), false) => {
-                eventually("somebody listens", || has_listener(home, name)).await;
+                eventually("a client has subscribed", || has_listener(home, name)).await;
             }
         }
         // The second attempt, after subscribing.

@@ -191,7 +191,7 @@ async fn cluster_failover(fixture: Fixture) {
     let name = cluster.key_at(0, &fixture.name);
     one.lock(&name, None).await.expect("free");
     let waiting = begin(&other, &name);
-    field.somebody_waits(&name).await;
+    field.wait_for_waiter(&name).await;
     cluster.fail_over_to(3).await;
     let mut control = cluster.control(3);
     // Ours hears classic messages, which go to every node, at whichever node it likes.
@@ -222,7 +222,7 @@ async fn slot_moves(fixture: Fixture) {
     let name = cluster.key_at(0, &fixture.name);
     one.lock(&name, None).await.expect("free");
     let waiting = begin(&other, &name);
-    field.somebody_waits(&name).await;
+    field.wait_for_waiter(&name).await;
     cluster.move_slot(slot(&name), 0, 1);
     one.unlock(&name).await.expect("held");
     // The map is asked for every 5 s at the latest.

@@ -52,7 +52,7 @@ pub async fn woken_by_unlock(fixture: Fixture) {
     for _ in 0..5 {
         first.lock(name, Some(ms(30_000))).await.expect("free");
         let waiting = begin(second, name);
-        fixture.somebody_waits(name).await;
+        fixture.wait_for_waiter(name).await;
         // Its second attempt, after subscribing.
         second.sleeps().await;
         is_woken_by(waiting, first.unlock(name)).await;
@@ -65,7 +65,7 @@ pub async fn woken_by_force_unlock(fixture: Fixture) {
     let third = fixture.first.worker();
     first.lock(name, Some(ms(30_000))).await.expect("free");
     let waiting = begin(second, name);
-    fixture.somebody_waits(name).await;
+    fixture.wait_for_waiter(name).await;
     second.sleeps().await;
     is_woken_by(waiting, third.force_unlock(name)).await;
     first.unlock_too_late(name).await;
