@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use test_support::{Cluster, Server, ms};
 
-use crate::faults::{Done, Fault, Kind, Node, Servers, Shard};
+use crate::faults::{Done, Fault, Kind, Servers, Shard};
 use crate::inject::TAKEN_OVER_WITHIN;
 use crate::oracle::{Broken, Outage, Slots};
 use crate::plain::{self, order, query};
-use crate::watch::{self, Ear};
+use crate::watch::{self, Ear, Node};
 
 pub struct Nodes {
     cluster: Cluster,

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use test_support::Server;
 
 use crate::oracle::{Broken, Outage, Slots};
-use crate::watch::Ear;
+use crate::watch::{Ear, Node, Switch};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,20 +96,6 @@ pub struct Done {
     pub outages: Vec<Outage>,
 }
 
-/// A server has taken over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Switch {
-    pub port: u16,
-    pub at: Instant,
-}
-
-/// One of the servers.
-#[derive(Debug, Clone, Copy)]
-pub struct Node {
-    pub nth: usize,
-    pub port: u16,
-}
-
 /// A primary with its replicas.
 pub struct Shard {
     pub primary: Node,
@@ -121,28 +107,6 @@ impl Shard {
     pub fn lacks(&self, broken: Broken, from: Instant, until: Option<Instant>) -> Outage {
         Outage::new(broken, &self.slots, from, until)
     }
-}
-
-/// Something that was heard of the servers.
-pub struct Said {
-    pub at: Instant,
-    pub line: String,
-    pub news: News,
-}
-
-pub enum News {
-    Nothing,
-    /// From here on a server is the primary, or is announced as such.
-    Switched {
-        port: u16,
-        slots: Slots,
-    },
-    /// From here on a server is none any more.
-    Demoted(u16),
-    /// A primary says that the cluster does not work, until then.
-    Down {
-        until: Instant,
-    },
 }
 
 /// Servers that are made to fail.

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use test_support::ms;
 
-use crate::faults::{Done, Fault, Kind, Servers, Shard, Switch, primaries};
+use crate::faults::{Done, Fault, Kind, Servers, Shard, primaries};
 use crate::oracle::{Broken, Outage, all_slots};
 use crate::plain::order;
+use crate::watch::Switch;
 
 impl dyn Servers {
     /// Does what the fault says, up to a takeover if there is one.

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use test_support::ms;
 
-use crate::faults::{Done, Fault, Kind, News, Said, Schedule, Servers, primaries};
+use crate::faults::{Done, Fault, Kind, Schedule, Servers, primaries};
 use crate::load::Judge;
 use crate::oracle::{Broken, Outage, Section, Slots, Takeover, all_slots};
 use crate::plain;
+use crate::watch::{News, Said};
 
 pub struct Run {
     pub servers: Box<dyn Servers>,

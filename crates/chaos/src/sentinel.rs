@@ -7,11 +7,11 @@ use std::time::Instant;
 
 use test_support::{SERVICE, Sentinels, Server, ms};
 
-use crate::faults::{Done, Fault, Kind, News, Node, Said, Servers, Shard};
+use crate::faults::{Done, Fault, Kind, Servers, Shard};
 use crate::inject::TAKEN_OVER_WITHIN;
 use crate::oracle::{Broken, all_slots};
 use crate::plain::{self, query};
-use crate::watch::{self, Ear};
+use crate::watch::{self, Ear, News, Node, Said};
 
 pub struct Watched {
     sentinels: Sentinels,

@@ -7,9 +7,44 @@ use std::time::Instant;
 
 use test_support::{Control, ms};
 
-use crate::faults::{News, Node, Said, Switch};
 use crate::oracle::Slots;
 use crate::plain;
+
+/// A server has taken over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Switch {
+    pub port: u16,
+    pub at: Instant,
+}
+
+/// One of the servers.
+#[derive(Debug, Clone, Copy)]
+pub struct Node {
+    pub nth: usize,
+    pub port: u16,
+}
+
+/// Something that was heard of the servers.
+pub struct Said {
+    pub at: Instant,
+    pub line: String,
+    pub news: News,
+}
+
+pub enum News {
+    Nothing,
+    /// From here on a server is the primary, or is announced as such.
+    Switched {
+        port: u16,
+        slots: Slots,
+    },
+    /// From here on a server is none any more.
+    Demoted(u16),
+    /// A primary says that the cluster does not work, until then.
+    Down {
+        until: Instant,
+    },
+}
 
 /// What is said of the servers, kept until it is wanted.
 pub struct Ear {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::party::Party;
-use crate::primaries::Servers;
+use crate::primaries::{Servers, Topology};
 use crate::stored::{Queue, channel, fields, parts_channel};
 use crate::worker::{Part, Worker};
 use test_support::peer::{Build, Peer};
@@ -79,27 +79,6 @@ impl Scenario {
         Self {
             not_second: versions,
             ..self
-        }
-    }
-}
-
-/// Which servers a scenario is played on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Topology {
-    One,
-    /// Three primaries, each with a replica.
-    Cluster,
-    /// A primary and two replicas behind three sentinels.
-    Sentinel,
-}
-
-impl Topology {
-    /// The word for it on the command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::One => "one",
-            Self::Cluster => "cluster",
-            Self::Sentinel => "sentinel",
         }
     }
 }

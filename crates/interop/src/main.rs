@@ -34,7 +34,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Semaphore;
 
-use fixture::{Fixture, Job, Load, Scenario, Sides, Topology};
+use fixture::{Fixture, Job, Load, Scenario, Sides};
+use primaries::Topology;
 use test_support::Server;
 use test_support::peer::Build;
 

@@ -1,11 +1,31 @@
 //! Servers of a scenario's own: a cluster, or a primary and its replicas behind sentinels.
 
 use redisson_lock::Announce;
-use test_support::{Cluster, Control, SERVICE, Sentinels, has_listener, ms};
+use test_support::{Cluster, Control, SERVICE, Sentinels, eventually, has_listener, ms};
 
-use crate::fixture::{Topology, eventually};
 use crate::party::Several;
 use crate::stored::Queue;
+
+/// Which servers a scenario is played on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topology {
+    One,
+    /// Three primaries, each with a replica.
+    Cluster,
+    /// A primary and two replicas behind three sentinels.
+    Sentinel,
+}
+
+impl Topology {
+    /// The word for it on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Cluster => "cluster",
+            Self::Sentinel => "sentinel",
+        }
+    }
+}
 
 pub enum Servers {
     Cluster(Cluster),
@@ -66,6 +86,7 @@ impl Servers {
     /// Waits until a client has subscribed to the unlock channel, classic or sharded, at any node.
     pub async fn wait_for_waiter(&self, name: &str) {
         let home = &mut self.control(name);
+        let (what, limit) = ("a client has subscribed", ms(20_000));
         match (self, name.starts_with("fair/")) {
             (Self::Cluster(cluster), true) => {
                 let nodes = (0..cluster.len()).map(|nth| cluster.control(nth));
@@ -74,10 +95,10 @@ impl Servers {
             }
             (Self::Sentinels(_), true) => Queue::of(name).waits(home, 1).await,
             (Self::Cluster(cluster), false) => {
-                eventually("a client has subscribed", || cluster.has_listener(name)).await;
+                eventually(what, limit, || cluster.has_listener(name)).await;
             }
             (Self::Sentinels(_), false) => {
-                eventually("a client has subscribed", || has_listener(home, name)).await;
+                eventually(what, limit, || has_listener(home, name)).await;
             }
         }
         // The second attempt, after subscribing.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::fixture::{Fixture, QUICK, Scenario, Topology, eventually};
-use crate::primaries::{Servers, knows_sharded};
+use crate::fixture::{Fixture, QUICK, Scenario, eventually};
+use crate::primaries::{Servers, Topology, knows_sharded};
 use crate::stored::channel;
 use crate::waiting::{begin, is_woken_by};
 use crate::worker::Part::{Read, Write};
