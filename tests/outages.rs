@@ -1,6 +1,7 @@
 //! A call that was never sent, because another one of its client is under way, reports an outage as one, and not as another
 //! owner.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use redisson_lock::{DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
@@ -109,9 +110,10 @@ async fn behind_a_call_of_the_same_client_that_has_no_answer() {
 async fn many<L: DistributedLock>(locks: impl IntoIterator<Item = L>, what: String) -> Vec<String> {
     let call = |lock: L| tokio::spawn(async move { lock.lock().await.map(drop) });
     let calls: Vec<_> = locks.into_iter().map(call).collect();
+    let limit = tokio::time::Instant::now() + ms(9_000);
     let mut wrong = Vec::new();
     for mut call in calls {
-        match tokio::time::timeout(ms(9_000), &mut call).await {
+        match tokio::time::timeout_at(limit, &mut call).await {
             Err(_) => wrong.push(format!("{what}: it waits")),
             Ok(Ok(Err(Error::NoAnswer { .. }))) => {}
             Ok(found) => wrong.push(format!("{what}: {found:?}")),
@@ -129,9 +131,10 @@ async fn many_calls_without_a_deadline_end_as_one_does() {
         all.spawn(async move {
             let server = TestServer::new();
             let client = client(&server).await;
-            let lock = client.lock_of(against(kind), "a").retry_for(ms(goes_on));
+            let lock = client.lock_of(kind, "a").retry_for(ms(goes_on));
             server.pause();
-            let locks = (0..6).map(|_| lock.owned_by(&client.owner()));
+            // One after the other they would take 11 s.
+            let locks = (0..12).map(|_| lock.owned_by(&client.owner()));
             let wrong = many(locks, format!("{kind}, retry_for {goes_on} ms")).await;
             server.resume();
             server.finish([client]).await;
@@ -139,6 +142,32 @@ async fn many_calls_without_a_deadline_end_as_one_does() {
         });
     }
     let wrong = all.join_all().await.concat();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Each of them wakes the one that waits.
+#[tokio::test]
+async fn short_calls_of_its_owner_keep_no_call_waiting() {
+    let server = TestServer::new();
+    let client = client(&server).await;
+    let lock = client.lock("a");
+    let held = lock.owned_by(&client.owner()).lock().await.expect("free");
+    let mine = lock.owned_by(&client.owner());
+    server.pause();
+    drop(held);
+    let short = tokio::spawn({
+        let mine = mine.clone();
+        async move {
+            loop {
+                let _ = mine.try_lock_for(ms(20)).await;
+                tokio::time::sleep(ms(200)).await;
+            }
+        }
+    });
+    let wrong = many([mine], "a lock".to_owned()).await;
+    short.abort();
+    server.resume();
+    server.finish([client]).await;
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
@@ -426,4 +455,64 @@ async fn a_stall_at_the_deadline_is_no_outage() {
     ours.close(ms(5_000)).await;
     proxy.stop().await;
     server.finish([theirs]).await;
+}
+
+/// No thread of the runtime does anything for a while. What has arrived meanwhile is read before a call says that the server
+/// is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stall_of_the_runtime_is_no_outage() {
+    let server = TestServer::new();
+    let (ours, theirs) = (server.client().await, server.client().await);
+    let held = theirs.lock("a").lock().await.expect("free");
+    let listens = ours.lock("a").owned_by(&ours.owner());
+    let listens = tokio::spawn(async move { listens.lock().await?.unlock().await });
+    eventually("it waits", ms(5_000), || ours.stats().waiting == 1).await;
+    // Something is always sent.
+    let others = (0..4).map(|nth| {
+        let lock = ours.lock(format!("b{nth}"));
+        tokio::spawn(async move {
+            loop {
+                lock.lock()
+                    .await
+                    .expect("free")
+                    .unlock()
+                    .await
+                    .expect("held");
+            }
+        })
+    });
+    let others: Vec<_> = others.collect();
+    let mut wrong = Vec::new();
+    for round in 0..12 {
+        let calls: Vec<_> = (0..50)
+            .map(|_| {
+                let lock = ours.lock("a").owned_by(&ours.owner());
+                tokio::spawn(async move { lock.try_lock_for(ms(60)).await.map(drop) })
+            })
+            .collect();
+        tokio::time::sleep(ms(12)).await;
+        let all = Arc::new(std::sync::Barrier::new(2));
+        for _ in 0..2 {
+            let all = Arc::clone(&all);
+            tokio::spawn(async move {
+                all.wait();
+                std::thread::sleep(ms(150));
+            });
+        }
+        for call in calls {
+            let found = call.await.expect("no panic");
+            wrong.extend(found.err().map(|error| format!("round {round}: {error}")));
+        }
+    }
+    others.iter().for_each(|other| other.abort());
+    held.unlock().await.expect("held");
+    listens.await.expect("no panic").expect("free and held");
+    ours.close(ms(5_000)).await;
+    server.finish([theirs]).await;
+    assert!(
+        wrong.is_empty(),
+        "{} of 600: {:?}",
+        wrong.len(),
+        wrong.first()
+    );
 }

@@ -285,7 +285,8 @@ impl LockClientBuilder {
     /// Time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout
     /// if that is shorter; above zero, and below a third of the watchdog timeout. It also limits how long a waiter's
     /// subscription may take to be confirmed: with a watchdog timeout of 600 ms that is 100 ms, so set both for a
-    /// server that is far away.
+    /// server that is far away. With a round trip of more than half of it, no subscription is ever confirmed, and
+    /// waiters look only when the holder's lease ends.
     ///
     /// # Examples
     ///

@@ -225,9 +225,18 @@ pub(crate) async fn sleep_until(at: Option<Instant>) {
 /// polled, in the runtime whose timers it needs.
 pub(crate) fn by_deadline<T, F: Future<Output = Result<T, E>>, E>(
     deadline: Option<Instant>,
+    future: Pin<&mut F>,
+) -> impl Future<Output = Result<Option<T>, E>> {
+    by_deadline_or_later(deadline, || None, future)
+}
+
+/// As [`by_deadline`]. `more`: for how long the future is waited for once the deadline has come.
+pub(crate) fn by_deadline_or_later<T, F: Future<Output = Result<T, E>>, E>(
+    deadline: Option<Instant>,
+    more: impl FnOnce() -> Option<Duration>,
     mut future: Pin<&mut F>,
 ) -> impl Future<Output = Result<Option<T>, E>> {
-    let mut timer = None;
+    let (mut timer, mut more) = (None, Some(more));
     std::future::poll_fn(move |context| {
         if let Poll::Ready(output) = future.as_mut().poll(context) {
             return Poll::Ready(output.map(Some));
@@ -236,6 +245,11 @@ pub(crate) fn by_deadline<T, F: Future<Output = Result<T, E>>, E>(
             return Poll::Pending;
         };
         let timer = timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        std::task::ready!(timer.as_mut().poll(context));
+        let Some(more) = more.take().and_then(|more| more()) else {
+            return Poll::Ready(Ok(None));
+        };
+        timer.set(tokio::time::sleep(more));
         timer.as_mut().poll(context).map(|()| Ok(None))
     })
 }

@@ -70,9 +70,10 @@ impl LockCore {
         })
     }
 
-    /// Whether an operation of this client is in the way of this owner, and no hold.
+    /// Whether an operation of this client is in the way of this owner, and no hold. A reader, too, waits for the attempt
+    /// of the one before it, until a reader is in.
     pub fn is_behind_an_operation(&self, owner: OwnerKey) -> bool {
-        self.is_blocked(self.discipline.lane(owner)) && !self.is_excluded(owner)
+        self.owners.operate() && !self.is_excluded(owner)
     }
 
     /// Whether an owner of this client is in the way of the head of a lane, or the head of another lane comes first.

@@ -148,6 +148,14 @@ impl Owners {
         }
     }
 
+    /// Whether any of them has something under way that keeps the head of the queue from attempting.
+    pub(super) fn operate(&self) -> bool {
+        match &self.index {
+            Some(index) => index.blocks > index.held,
+            None => self.single_is(|_, state| state.blocks() && !state.tenure.is_held()),
+        }
+    }
+
     /// Whether any of them has the lock.
     pub(super) fn hold(&self) -> bool {
         match &self.index {

@@ -9,7 +9,7 @@ use futures_util::TryFutureExt;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::base::runtime::{by_deadline, event, in_span, span};
+use crate::base::runtime::{by_deadline_or_later, event, in_span, span};
 use crate::core::{
     Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Untaken,
 };
@@ -85,7 +85,6 @@ impl<K> Lock<K> {
         if let Some(limit) = wait.deadline() {
             terms.wait = (limit - Instant::now()).min(terms.wait);
         }
-        let answered_by = wait.answered_by(Instant::now());
         let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
         let request = Request {
             entry: self.entry()?,
@@ -93,6 +92,7 @@ impl<K> Lock<K> {
             face: self.kind.face(),
             terms: &terms,
             wait,
+            began: Instant::now(),
         };
         let mut context = AcquireContext::new(self.confirming()?, stage);
         // Dropped after the attempts, and so after the permit of one: first the core hears that its outcome is unknown,
@@ -125,7 +125,9 @@ impl<K> Lock<K> {
                     Box::pin(context.again(&request.entry, retries, failed)).await?;
                 }
             });
-            let mut attempts = pin!(by_deadline(answered_by, attempts));
+            let more = || request.catches_up();
+            let answered_by = request.wait.answered_by(request.began);
+            let mut attempts = pin!(by_deadline_or_later(answered_by, more, attempts));
             measured.waits();
             let attempts = self.client.shared().on_client_runtime(attempts.as_mut());
             in_span(span.as_deref(), pin!(attempts)).await
@@ -220,7 +222,10 @@ async fn acquire(
                 let Some(taken) = taken else { continue };
                 return Ok(TryLock::Acquired(taken));
             }
-            None => return context.not_in_time(request, Some(waiter)),
+            None => {
+                request.catch_up().await;
+                return context.not_in_time(request, Some(waiter));
+            }
         };
         // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
         let mut seen = waking.version();
@@ -264,6 +269,7 @@ async fn acquire(
             waiter.until_retry(waking.listening(), seen, limit).await;
         }
         if deadline.is_some_and(|limit| limit <= Instant::now()) {
+            request.catch_up().await;
             return context.not_in_time(request, Some(waiter));
         }
     }

@@ -1,6 +1,7 @@
 //! What a call that takes a lock knows of its attempts, and what it answers if it does not get the lock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -20,6 +21,7 @@ pub(super) struct Request<'a> {
     pub(super) face: Face,
     pub(super) terms: &'a Terms,
     pub(super) wait: Wait,
+    pub(super) began: Instant,
 }
 
 impl Request<'_> {
@@ -27,6 +29,20 @@ impl Request<'_> {
     pub(super) fn waiter(&self) -> Waiter {
         let owner = (self.owner, self.face);
         Waiter::new(&self.entry, owner, *self.terms, self.wait)
+    }
+
+    /// For how long the call goes on at its deadline, if the server seems silent: this process may have stood
+    /// still, and not have read what has arrived.
+    pub(super) fn catches_up(&self) -> Option<Duration> {
+        let is_silent = self.entry.is_silent(self.wait, self.began);
+        is_silent.then_some(CATCH_UP)
+    }
+
+    /// The same for a call that goes no further by itself.
+    pub(super) async fn catch_up(&self) {
+        if let Some(more) = self.catches_up() {
+            Box::pin(tokio::time::sleep(more)).await;
+        }
     }
 }
 
@@ -38,7 +54,6 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
-    began: Instant,
     /// When it was its turn to ask the server, the last time.
     asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
@@ -64,7 +79,6 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
-            began: Instant::now(),
             asked_at: None,
             was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
@@ -91,8 +105,8 @@ impl AcquireContext {
 
     /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server, however
     /// late this process notices that the deadline has passed.
-    fn has_asked(&self, wait: Wait) -> bool {
-        let limit = wait.answered_by(self.began);
+    fn has_asked(&self, request: &Request<'_>) -> bool {
+        let limit = request.wait.answered_by(request.began);
         let had_time = |at| limit.is_none_or(|limit| at + SHORTEST_ANSWER / 2 <= limit);
         self.asked_at.is_some_and(had_time)
     }
@@ -145,7 +159,7 @@ impl AcquireContext {
         match self.problem(request) {
             None => Ok(waiter.map_or(TryLock::Busy { holder: None }, Waiter::busy)),
             Some(error) => {
-                if self.has_asked(request.wait) {
+                if self.has_asked(request) {
                     request.entry.latest.failed();
                 }
                 Err(error)
@@ -180,10 +194,10 @@ impl AcquireContext {
         if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;
         }
-        if let Some(problem) = entry.outage(request.wait, self.began) {
+        if let Some(problem) = entry.outage(request.wait, request.began) {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
-        let is_busy = match self.has_asked(request.wait) {
+        let is_busy = match self.has_asked(request) {
             true => self.was_answered || was_answered_since,
             false => latest.answered_at().is_some(),
         };
@@ -193,3 +207,6 @@ impl AcquireContext {
         }
     }
 }
+
+/// How long what has arrived may take to be read.
+const CATCH_UP: Duration = Duration::from_millis(10);

@@ -1,5 +1,6 @@
 //! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,7 +89,7 @@ impl Waiter {
     /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait, or no
     /// longer.
     pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
-        let (mut behind_since, mut looks_at) = (None, None);
+        let (mut behind_since, mut looks_at, mut look) = (None, None, None);
         loop {
             let (limit, behind) = match self.admit()? {
                 Admission::Permit(permit) => return Ok(Some(Next::Attempt(permit))),
@@ -122,17 +123,26 @@ impl Waiter {
                 return Ok(None);
             }
             if looks_at.is_some_and(|at| at <= Instant::now()) {
-                looks_at = None;
-                tokio::select! {
+                // It goes on however often this call is woken: other calls of its owner may come and go all the time.
+                let answers = look.get_or_insert_with(|| self.look());
+                let answers = tokio::select! {
                     biased;
-                    () = self.notify.notified() => {}
-                    answers = Box::pin(self.entry.server_answers(self.key())) => answers?,
-                }
+                    () = self.notify.notified() => continue,
+                    answers = answers.as_mut() => answers,
+                };
+                answers?;
+                (looks_at, look) = (None, None);
                 continue;
             }
             let limits = [limit, deadline, looks_at];
             self.notified(limits.into_iter().flatten().min()).await;
         }
+    }
+
+    /// Whether the server answers.
+    fn look(&self) -> Pin<Box<impl Future<Output = Result<(), Error>> + Send + use<>>> {
+        let (entry, owner) = (Arc::clone(&self.entry), self.key());
+        Box::pin(async move { entry.server_answers(owner).await })
     }
 
     fn next_look(&self) -> Instant {
@@ -306,11 +316,17 @@ impl Entry {
         })
     }
 
+    /// Whether that is a connection without an answer.
+    pub(super) fn is_silent(&self, wait: Wait, began: Instant) -> bool {
+        matches!(self.outage(wait, began), Some(SendError::Unknown(_)))
+    }
+
     /// Fails if an operation of this client is in the way of this owner, and the server has given no answer for a command
     /// timeout: what the operation has left behind may keep the lock from others until the server answers again. A
     /// connection is waited for as before an attempt.
     pub(super) async fn server_answers(&self, owner: OwnerKey) -> Result<(), Error> {
-        if !self.peek(|core| core.is_behind_an_operation(owner)) {
+        let is_behind = || self.peek(|core| core.is_behind_an_operation(owner));
+        if !is_behind() {
             return Ok(());
         }
         let (route, timeout) = (self.route(), self.shared().command_timeout());
@@ -329,7 +345,10 @@ impl Entry {
                 Err(problem) => problem,
             },
         };
-        Err(script::send_error(problem, Operation::Acquiring))
+        match is_behind() {
+            true => Err(script::send_error(problem, Operation::Acquiring)),
+            false => Ok(()),
+        }
     }
 }
 
