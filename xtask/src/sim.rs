@@ -2,6 +2,7 @@
 
 #[cfg(test)]
 use crate::tools;
+use crate::tools::EVERYTHING;
 use crate::{Problem, cargo, ended};
 
 #[derive(clap::Args)]
@@ -74,36 +75,40 @@ impl Options {
     }
 }
 
-/// What is built: the simulator, with a profile of its own.
-pub const BUILD: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "sim"];
-
 /// The test that runs the schedules.
 pub const TEST: &str = "schedules::every_schedule_keeps_the_promises";
 
-/// The explorer of the core, with the same profile.
-pub const EXPLORER: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "explore"];
+/// What is ours is built optimised; everything else is what the other tests are built with.
+const fn optimised(test: &str) -> [&str; 6] {
+    let config = "crates/sim/optimised.toml";
+    [
+        "--config",
+        config,
+        EVERYTHING[0],
+        EVERYTHING[1],
+        "--test",
+        test,
+    ]
+}
 
-/// Real threads at one lock, with the same profile.
-pub const THREADS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "threads"];
+/// What is built: the simulator.
+pub const BUILD: [&str; 6] = optimised("sim");
 
-/// What many waiters cost, with the same profile.
-pub const WAITERS: [&str; 6] = ["--profile", "sim", "--package", "sim", "--test", "waiters"];
+/// The explorer of the core.
+pub const EXPLORER: [&str; 6] = optimised("explore");
+
+/// Real threads at one lock.
+pub const THREADS: [&str; 6] = optimised("threads");
+
+/// What many waiters cost.
+pub const WAITERS: [&str; 6] = optimised("waiters");
 
 /// All of them.
-pub const ALL: [&str; 12] = [
-    "--profile",
-    "sim",
-    "--package",
-    "sim",
-    "--test",
-    "sim",
-    "--test",
-    "explore",
-    "--test",
-    "threads",
-    "--test",
-    "waiters",
-];
+pub fn all() -> Vec<&'static str> {
+    let others = [EXPLORER, THREADS, WAITERS].map(|test| test[5]);
+    let others = others.into_iter().flat_map(|test| ["--test", test]);
+    BUILD.into_iter().chain(others).collect()
+}
 
 #[derive(clap::Args)]
 pub struct Explore {
@@ -119,7 +124,14 @@ pub struct Explore {
 pub fn explore(options: &Explore) -> Result<(), Problem> {
     let mut command;
     if let Some(world) = &options.browse {
-        command = cargo(&["run", "--quiet", "--profile", "sim", "--package", "sim"]);
+        command = cargo(&[
+            "run",
+            "--quiet",
+            "--config",
+            EXPLORER[1],
+            "--package",
+            "sim",
+        ]);
         command.args(["--bin", "explore", "--", world]);
     } else {
         command = cargo(&["test", "--quiet"]);

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use self::report::{Report, Tested, Tier};
+use self::report::{Report, TEST, Tested, Tier};
 use crate::java::{self, Java};
 use crate::{Problem, cargo, interop, peers, tools};
 
@@ -164,7 +164,7 @@ impl Report {
                 Some((
                     nth,
                     name,
-                    Tested::by_cargo(name, server, &selected, threads.as_slice()),
+                    Tested::by(cargo(&TEST), name, server, &selected, threads.as_slice()),
                 ))
             });
             tested.collect::<Vec<_>>()

@@ -78,7 +78,7 @@ fn as_written(found: &str, file: &str, test: &str) {
     assert_eq!(
         found, written,
         "the explored worlds have changed; if that is meant, run\n  \
-         UPDATE_EXPLORED=1 cargo test --profile sim -p sim --test explore {test} -- --include-ignored"
+         UPDATE_EXPLORED=1 cargo test --config crates/sim/optimised.toml -p sim --test explore {test} -- --include-ignored"
     );
 }
 

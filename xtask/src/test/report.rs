@@ -79,7 +79,8 @@ impl Report {
         selected: &[&str],
         variables: &[(&str, &str)],
     ) {
-        let Tested(took, passed, failed) = Tested::by_cargo(name, server, selected, variables);
+        let cargo = cargo(&TEST);
+        let Tested(took, passed, failed) = Tested::by(cargo, name, server, selected, variables);
         self.counted(name, took, passed, failed);
     }
 
@@ -147,11 +148,16 @@ impl Report {
     }
 }
 
+/// What cargo is told before tests are selected.
+pub const TEST: [&str; 2] = ["test", "--no-fail-fast"];
+
 /// How long tests took, how many of them passed, and how many failed.
 pub struct Tested(pub Duration, pub u32, pub u32);
 
 impl Tested {
-    pub fn by_cargo(
+    /// `cargo`: with [`TEST`], and anything before it.
+    pub fn by(
+        mut cargo: Command,
         name: &str,
         server: &Path,
         selected: &[&str],
@@ -159,7 +165,7 @@ impl Tested {
     ) -> Self {
         println!("== {name}");
         let start = Instant::now();
-        let output = cargo(&["test", "--no-fail-fast"])
+        let output = cargo
             .args(selected)
             .env("REDIS_SERVER_BIN", server)
             .env("RUST_BACKTRACE", "0")
