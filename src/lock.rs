@@ -38,7 +38,7 @@ pub(crate) use guard::at_risk;
 pub use guard::{FencedGuard, LockGuard};
 use hold_handle::HoldHandle;
 pub use inspect::{Holder, QueuedOwner};
-pub(crate) use member::{MemberPlace, extend_hold};
+pub(crate) use member::{MemberPlace, Retry, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
 use verbs::verbs;

@@ -18,12 +18,12 @@ use crate::base::runtime::{in_span, sleep_until, span};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
-use crate::lock::{Lock, Wait};
+use crate::lock::{Lock, Retry, Wait};
 use crate::names::owner::Owner;
 use crate::state::bounds::LEASE_MAX;
 
 pub use guard::{RedGuard, RedHold, RedLost};
-use queue::{Checked, RedCaller, RedQueue, too_few};
+use queue::{Checked, FailedRounds, RedCaller, RedQueue, too_few};
 use quorum_hold::{Round, RoundOutcome};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
@@ -202,22 +202,38 @@ impl RedLock {
         problems.nth(self.members.len() - rule::quorum(self.members.len()))
     }
 
+    /// The error of a call before which rounds have failed one after the other, if there is an outage. One round that fails
+    /// is none: this process may have stalled. Neither are those in which slow servers had too little time to answer.
+    fn outage_by(&self, failed: FailedRounds) -> Option<Error> {
+        let home = self.home();
+        let enough = self.member_timeout_or_default().min(home.command_timeout());
+        if failed.ended - failed.since < enough {
+            return None;
+        }
+        let none = || too_few(Operation::Acquiring, home.given_name());
+        let had_time = failed.ended - failed.began >= enough;
+        self.outage(Wait::Never(None), Instant::now())
+            .or_else(|| had_time.then(none))
+    }
+
     /// One round after the other, until one has a quorum.
     async fn rounds(
         &self,
         wait: Wait,
         (caller, turn): (RedCaller, OwnedSemaphorePermit),
+        mut retry: Retry<'_>,
     ) -> Result<Option<RedGuard>, Error> {
         let home = self.home();
         let member_timeout = self.member_timeout_or_default();
         let unpolled = member_timeout + home.command_timeout();
-        let (mut retry, mut pauses) = (home.retry(wait), home.pauses());
+        let mut pauses = home.pauses();
         let is_over = |deadline: Instant| deadline <= Instant::now();
         let (mut was_busy, ends) = (false, wait.answered_by(Instant::now()));
         loop {
             self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, member_timeout, unpolled);
-            let answered_by = Instant::now() + member_timeout;
+            let began = Instant::now();
+            let answered_by = began + member_timeout;
             let limit = ends.map_or(answered_by, |end| end.min(answered_by));
             let found = async {
                 let (found, answered) = round.found(limit).await;
@@ -267,7 +283,7 @@ impl RedLock {
                     if error.is_none() && was_busy && limit < answered_by {
                         return Ok(None);
                     }
-                    self.queue.latest.failed();
+                    self.queue.note_failure(began);
                     let none = || too_few(Operation::Acquiring, home.given_name());
                     let error = error.unwrap_or_else(none);
                     retry.failed(error).await?;
@@ -334,9 +350,13 @@ impl Lockable for RedLock {
             let owner = self.caller()?;
             self.members.iter().try_for_each(Lock::check_terms)?;
             home.on_runtime(async {
-                let began = Instant::now();
-                match self.queue.turn(owner, wait, home).await? {
-                    Some(turn) => self.rounds(wait, turn).await,
+                let (began, mut retry) = (Instant::now(), home.retry(wait));
+                let outage = |failed| self.outage_by(failed);
+                let turn = self
+                    .queue
+                    .turn_unless_away(owner, (wait, home), &mut retry, outage);
+                match turn.await? {
+                    Some(turn) => self.rounds(wait, turn, retry).await,
                     // Those before it may have no answer either.
                     None => self.outage(wait, began).map_or(Ok(None), Err),
                 }
@@ -366,7 +386,8 @@ verbs! {
     /// # Errors
     ///
     /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
-    /// tried again for the `retry_for` of the first lock. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
+    /// tried again for the `retry_for` of the first lock. A call that queues in its process fails so when the rounds of
+    /// those before it do, one after the other. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
     ///
     /// # Cancel safety
     ///

@@ -1,21 +1,20 @@
 //! The queue of this process for one set of locks, whose callers would split the votes of the servers; and whether these
 //! are servers of their own.
 
+use std::pin::pin;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::base::runtime::sleep_until;
 use crate::base::table::Table;
-use crate::core::Time;
 use crate::error::{Cause, Error, Operation};
-use crate::lock::{Lock, Wait};
+use crate::lock::{Lock, Retry, Wait};
 use crate::names::owner::Owner;
 use crate::redis::Location;
-use crate::state::entry::LatestAnswer;
 
 /// Callers that want the same locks of the same clients, first come, first served.
 pub(super) struct RedQueue {
@@ -24,16 +23,52 @@ pub(super) struct RedQueue {
     turns: Arc<Semaphore>,
     /// Those that hold or wait.
     owners: Mutex<Vec<Owner>>,
-    /// Of the rounds of all of them.
-    pub(super) latest: LatestAnswer,
+    /// Of all of them.
+    rounds: watch::Sender<Rounds>,
+}
+
+/// What the servers have answered to the rounds of one queue.
+#[derive(Default)]
+struct Rounds {
+    /// Whether the lock is held, at some time.
+    was_answered: bool,
+    /// Those since the latest answer.
+    failed: Option<FailedRounds>,
+}
+
+/// Rounds that too few servers have answered, one after the other.
+#[derive(Clone, Copy)]
+pub(super) struct FailedRounds {
+    /// When the first of them had failed.
+    pub(super) since: Instant,
+    /// The latest.
+    pub(super) began: Instant,
+    pub(super) ended: Instant,
 }
 
 static QUEUES: LazyLock<Table<RedQueue>> = LazyLock::new(Table::default);
 
 impl RedQueue {
-    /// The servers have said whether the lock is held. Its callers have no clock in common, and ask only whether they have.
+    /// The servers have said whether the lock is held.
     pub(super) fn note_answer(&self) {
-        self.latest.answered(Time::START);
+        self.rounds.send_if_modified(|rounds| {
+            rounds.was_answered = true;
+            rounds.failed.take().is_some()
+        });
+    }
+
+    /// Too few servers have answered a round that began then.
+    pub(super) fn note_failure(&self, began: Instant) {
+        let ended = Instant::now();
+        self.rounds.send_modify(|rounds| {
+            let since = rounds.failed.map_or(ended, |failed| failed.since);
+            let latest = FailedRounds {
+                since,
+                began,
+                ended,
+            };
+            rounds.failed = Some(latest);
+        });
     }
 
     /// The queue of these locks, in any order, made if there is none.
@@ -48,15 +83,57 @@ impl RedQueue {
             set: Arc::clone(&set),
             turns: Arc::new(Semaphore::new(1)),
             owners: Mutex::default(),
-            latest: LatestAnswer::default(),
+            rounds: watch::Sender::default(),
         })
+    }
+
+    /// As [`turn`](Self::turn). A call without a deadline does not wait while nothing but an outage, as judged by the failed
+    /// rounds of the others, keeps those before it, unless it tries again for a while.
+    pub(super) async fn turn_unless_away(
+        self: &Arc<Self>,
+        owner: Owner,
+        (wait, lock): (Wait, &Lock),
+        retry: &mut Retry<'_>,
+        outage: impl Fn(FailedRounds) -> Option<Error>,
+    ) -> Result<Option<(RedCaller, OwnedSemaphorePermit)>, Error> {
+        let turn = pin!(self.turn(owner, wait, lock));
+        if !matches!(wait, Wait::Forever) {
+            return turn.await;
+        }
+        let (mut seen, mut rounds) = (None, self.rounds.subscribe());
+        let turn = {
+            let waiting = async {
+                // Not closed: the sender is here.
+                while rounds.changed().await.is_ok() {
+                    let failed = rounds.borrow_and_update().failed;
+                    let Some((error, failed)) = failed.and_then(|it| Some((outage(it)?, it)))
+                    else {
+                        continue;
+                    };
+                    if seen.replace(failed.since) != Some(failed.since) {
+                        retry.answered();
+                    }
+                    retry.failed(error).await?;
+                }
+                Ok(None)
+            };
+            tokio::select! {
+                biased;
+                turn = turn => turn?,
+                failed = waiting => return failed,
+            }
+        };
+        if self.rounds.borrow().failed.map(|failed| failed.since) != seen {
+            retry.answered();
+        }
+        Ok(turn)
     }
 
     /// Waits for the turn of this owner: the next caller has its own when the permit is dropped. `None`: it does not come in
     /// time, and others have the lock; if the one before it has not been answered, that is an error.
     ///
     /// Cancel safety: dropping the future leaves the queue.
-    pub(super) async fn turn(
+    async fn turn(
         self: &Arc<Self>,
         owner: Owner,
         wait: Wait,
@@ -85,8 +162,9 @@ impl RedQueue {
             return Ok(Some((caller, turn)));
         }
         // One that does not wait does not wait for the first round of another either.
-        let is_known = matches!(wait, Wait::Never(_)) || self.latest.answered_at().is_some();
-        match is_known && !self.latest.has_failed() {
+        let rounds = self.rounds.borrow();
+        let is_known = matches!(wait, Wait::Never(_)) || rounds.was_answered;
+        match is_known && rounds.failed.is_none() {
             true => Ok(None),
             false => Err(too_few(Operation::Acquiring, lock.given_name())),
         }

@@ -49,8 +49,11 @@ pub(super) fn verdict(votes: &[Vote], now: Instant) -> Verdict {
         Verdict::Taken
     } else if taken + open >= quorum {
         Verdict::Undecided
-    } else if answered + open >= quorum {
+    } else if answered >= quorum {
         Verdict::Busy
+    } else if answered + open >= quorum {
+        // What has not answered yet says nothing, and may never.
+        Verdict::Undecided
     } else {
         Verdict::Silent
     }
@@ -100,11 +103,11 @@ mod tests {
                 let (taken, open) = (count(Vote::Taken(later)), count(Vote::Open));
                 let found = verdict(&votes, now);
                 assert_eq!(found == Verdict::Taken, taken >= most, "{votes:?}");
-                let may_come = taken < most && taken + open >= most;
-                assert_eq!(found == Verdict::Undecided, may_come, "{votes:?}");
-                if found == Verdict::Silent {
-                    assert!(votes.len() - count(Vote::Silent) < most, "{votes:?}");
-                }
+                let answered = votes.len() - open - count(Vote::Silent);
+                let is_busy = taken + open < most && answered >= most;
+                assert_eq!(found == Verdict::Busy, is_busy, "{votes:?}");
+                let is_silent = answered + open < most;
+                assert_eq!(found == Verdict::Silent, is_silent, "{votes:?}");
                 // When all have answered there is an outcome.
                 assert!(open > 0 || found != Verdict::Undecided, "{votes:?}");
             }
