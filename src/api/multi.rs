@@ -204,7 +204,8 @@ verbs! {
     /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
     /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
     /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
-    /// from its first failure on: until it is acquired, or, after a loss, until a round finds a lock busy.
+    /// from its first failure on: until its server has granted it or said that it is busy, or, after a loss, until a round
+    /// finds a lock busy.
     ///
     /// # Cancel safety
     ///
@@ -232,7 +233,8 @@ verbs! {
     /// # Errors
     ///
     /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
-    /// [`Error::NoAnswer`] if no round has ended: see [`Lock::try_lock_for`].
+    /// [`Error::NoAnswer`] if no round has ended, or a lock that it was about to take was never answered for: see
+    /// [`Lock::try_lock_for`].
     ///
     /// # Cancel safety
     ///

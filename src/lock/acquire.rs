@@ -140,6 +140,19 @@ impl<K> Lock<K> {
         acquired
     }
 
+    /// Tries to take it. Also returns whether its server has answered meanwhile, this call or another one of its client.
+    pub(crate) async fn acquire_and_look(
+        &self,
+        wait: Wait,
+        stage: CallStage,
+    ) -> Result<(Option<LockGuard<K>>, bool), Error> {
+        // While it is there, so is what the client has heard of the lock.
+        let entry = self.entry()?;
+        let began = entry.shared().clock.now();
+        let found = self.acquire_or_find(wait, stage).await?;
+        Ok((found.acquired(), entry.latest.answered_since(began)))
+    }
+
     fn guard(&self, request: &Request<'_>, taken: Taken) -> LockGuard<K> {
         request.entry.note_answer();
         let (client, entry) = (Arc::clone(&self.client), Arc::clone(&request.entry));

@@ -67,7 +67,7 @@ pub(super) struct AcquireContext {
 pub(crate) enum CallStage {
     /// It is all of it.
     Only,
-    /// An earlier one has found a lock busy.
+    /// An earlier one has found a lock busy, and the server of this one has answered the call.
     AfterBusy,
     /// The call goes on when others of its client are in its way, and finds out by itself whether the server answers.
     GoesOn,

@@ -146,6 +146,27 @@ impl<K> Lock<K> {
         Some(send_error(problem, Operation::Acquiring).about(&self.given))
     }
 
+    /// Why it is not known that another owner has it, for a call that waits so since then, which its server has answered or
+    /// not. As for a call for this lock alone that is still in the queue.
+    pub(crate) fn not_known_busy(
+        &self,
+        wait: Wait,
+        began: Instant,
+        has_answered: bool,
+    ) -> Option<Error> {
+        let (entry, owner) = match (self.entry(), self.current_owner()) {
+            (Ok(entry), Ok(owner)) => (entry, owner.key(self.kind.face())),
+            (Err(error), _) | (_, Err(error)) => return Some(error.about(&self.given)),
+        };
+        if entry.peek(|core| core.is_excluded(owner)) {
+            return None;
+        }
+        let latest = &entry.latest;
+        let is_known = has_answered || latest.answered_at().is_some();
+        let none = || (!is_known || latest.has_failed()).then(|| self.not_in_time());
+        self.outage(wait, began).or_else(none)
+    }
+
     /// Ends with an error when this client waits for an answer about it, and its server gives none for a command timeout.
     pub(crate) async fn silence(&self) -> Error {
         loop {

@@ -24,57 +24,57 @@ pub(super) async fn take(
     wait: Wait,
     lease: Option<Duration>,
 ) -> Result<Option<Vec<LockGuard>>, Error> {
-    let began = Instant::now();
-    let answered_by = wait.answered_by(began);
+    let call = (members, wait, Instant::now());
+    let answered_by = wait.answered_by(call.2);
     let mut gather = Gather::new(in_one_order(members));
     let mut guards: Vec<Option<LockGuard>> = members.iter().map(|_| None).collect();
     let (mut places, mut pauses, mut latest) = (Vec::new(), Pauses::default(), Latest::Nothing);
-    let mut failing = vec![Failing::default(); members.len()];
+    let mut heard = vec![Heard::default(); members.len()];
     loop {
-        let (nth, taken) = match gather.next() {
+        let (nth, found) = match gather.next() {
             Step::Wait(nth) => {
-                match acquire_first(&members[nth], wait, &mut failing[nth], &latest).await? {
-                    None => return Ok(None),
-                    taken => (nth, Ok(taken)),
+                match acquire_first(&members[nth], wait, &mut heard[nth], &latest).await? {
+                    MemberFound::Busy { .. } => return Ok(None),
+                    found => (nth, Ok(found)),
                 }
             }
             Step::Queue => {
                 match places_in_all(members, gather.is_impatient(Instant::now()), wait).await? {
                     QueueWait::First(first) => places = first,
-                    QueueWait::Late => return latest.not_in_time(members, 0, (wait, began)),
+                    QueueWait::Late => return latest.not_in_time(call, &heard, None),
                     QueueWait::Silent(nth, error) => {
-                        latest = failing[nth].fails(&members[nth], wait, error)?;
+                        latest = heard[nth].fails(&members[nth], wait, error)?;
                     }
                 }
                 gather.queued();
                 continue;
             }
             Step::Try(nth) if is_over(answered_by) => {
-                return latest.not_in_time(members, nth, (wait, began));
+                return latest.not_in_time(call, &heard, Some(nth));
             }
             Step::Try(nth) => {
                 let once = Wait::Never(answered_by);
-                (nth, acquire(&members[nth], once, latest.stage(wait)).await)
+                let how = (once, latest.stage(wait, &heard[nth]));
+                (nth, acquire(&members[nth], how, &mut heard[nth]).await)
             }
             Step::Done => match settle(&guards, gather.last(), lease, answered_by).await {
                 Ok(()) => return Ok(Some(guards.into_iter().flatten().collect())),
                 Err((nth, error)) => (nth, Err(error)),
             },
         };
-        let is_local = match taken {
-            Ok(Some(guard)) => {
+        let is_local = match found {
+            Ok(MemberFound::Taken(guard)) => {
                 guards[nth] = Some(guard);
                 gather.taken();
                 continue;
             }
-            Ok(None) => {
-                failing.fill(Failing::default());
-                latest = Latest::Busy(nth);
+            Ok(MemberFound::Busy { is_answer }) => {
+                latest = note_busy(&mut heard, nth, is_answer);
                 members[nth].is_contended()?
             }
             // It is the next that is waited for; what is lost is taken again.
             Err(error) => {
-                latest = failing[nth].fails(&members[nth], wait, error)?;
+                latest = heard[nth].fails(&members[nth], wait, error)?;
                 false
             }
         };
@@ -89,9 +89,18 @@ pub(super) async fn take(
         let again = now + pauses.next(&members[nth], gather.is_impatient(now));
         pause(&members[nth], again, wait.deadline()).await?;
         if is_over(wait.deadline()) {
-            return latest.not_in_time(members, nth, (wait, began));
+            return latest.not_in_time(call, &heard, None);
         }
     }
+}
+
+/// What an attempt at one lock has found.
+enum MemberFound {
+    Taken(LockGuard),
+    /// `is_answer`: its server has answered meanwhile. Otherwise only owners of its client are known to be in the way.
+    Busy {
+        is_answer: bool,
+    },
 }
 
 /// How the latest round has ended.
@@ -103,26 +112,33 @@ enum Latest {
 }
 
 impl Latest {
-    /// The stage of the next attempt of a call that waits so.
-    fn stage(&self, wait: Wait) -> CallStage {
+    /// The stage of the next attempt of a call that waits so, at a lock of which it has heard this.
+    fn stage(&self, wait: Wait, heard: &Heard) -> CallStage {
         match (wait, self) {
             (Wait::Forever | Wait::Standby, _) => CallStage::GoesOn,
-            (_, Self::Busy(_)) => CallStage::AfterBusy,
+            (_, Self::Busy(_)) if heard.has_answered => CallStage::AfterBusy,
             _ => CallStage::Only,
         }
     }
 
-    /// What a call that waits so since then answers when there is no time left for the lock with this number.
+    /// What a call that waits so since then answers when there is no time left; `next` is the lock that it would have tried.
     fn not_in_time<T>(
         self,
-        members: &[Lock],
-        nth: usize,
-        (wait, began): (Wait, Instant),
+        (members, wait, began): (&[Lock], Wait, Instant),
+        heard: &[Heard],
+        next: Option<usize>,
     ) -> Result<Option<T>, Error> {
         match self {
-            Self::Nothing => Err(members[nth].not_in_time()),
-            // Its server may have said nothing since, or never.
-            Self::Busy(busy) => members[busy].outage(wait, began).map_or(Ok(None), Err),
+            Self::Nothing => Err(members[next.unwrap_or(0)].not_in_time()),
+            // The server of either may have said nothing since, or never.
+            Self::Busy(busy) => {
+                let unknown = |nth: usize| {
+                    let has_answered = heard[nth].has_answered;
+                    members[nth].not_known_busy(wait, began, has_answered)
+                };
+                let unknown = unknown(busy).or_else(|| next.and_then(unknown));
+                unknown.map_or(Ok(None), Err)
+            }
             Self::Failed(error) => Err(error),
         }
     }
@@ -136,21 +152,25 @@ fn in_one_order(members: &[Lock]) -> Vec<usize> {
     order
 }
 
-/// Since when rounds have failed because of one lock, without one that found a lock busy.
+/// What a call has heard of one lock.
 #[derive(Clone, Default)]
-struct Failing {
-    since: Option<Instant>,
+struct Heard {
+    /// Since when rounds have failed because of it, without an answer about it.
+    failing_since: Option<Instant>,
     has_lost: bool,
+    /// Its server has answered, and nothing has failed since.
+    has_answered: bool,
 }
 
-impl Failing {
+impl Heard {
     /// `Err`: the error does not pass, or there is no time left.
     fn fails(&mut self, member: &Lock, wait: Wait, error: Error) -> Result<Latest, Error> {
         if !passes(&error) {
             return Err(error);
         }
+        self.has_answered = false;
         self.has_lost |= matches!(error, Error::Lost { .. });
-        let since = *self.since.get_or_insert_with(Instant::now);
+        let since = *self.failing_since.get_or_insert_with(Instant::now);
         match member.failing_since(since).retries(wait) && !is_over(wait.deadline()) {
             true => Ok(Latest::Failed(error)),
             false => Err(error),
@@ -159,8 +179,25 @@ impl Failing {
 
     /// Its server is there again. What is lost in each round is acquired in each round, too.
     fn note_acquired(&mut self) {
-        self.since = self.since.filter(|_| self.has_lost);
+        self.has_answered = true;
+        self.failing_since = self.failing_since.filter(|_| self.has_lost);
     }
+}
+
+/// This lock is busy. What its server has not said is no answer, and none of the other servers: only what was lost, and
+/// not what was silent, is forgotten after a round that finds a lock busy.
+fn note_busy(heard: &mut [Heard], nth: usize, is_answer: bool) -> Latest {
+    if !is_answer {
+        return Latest::Busy(nth);
+    }
+    for heard in heard.iter_mut().filter(|heard| heard.has_lost) {
+        (heard.failing_since, heard.has_lost) = (None, false);
+    }
+    heard[nth] = Heard {
+        has_answered: true,
+        ..Heard::default()
+    };
+    Latest::Busy(nth)
 }
 
 fn passes(error: &Error) -> bool {
@@ -198,21 +235,27 @@ async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Resu
 async fn acquire_first(
     member: &Lock,
     wait: Wait,
-    failing: &mut Failing,
+    heard: &mut Heard,
     latest: &Latest,
-) -> Result<Option<LockGuard>, Error> {
-    let since = failing.since.map(|since| member.failing_since(since));
-    let taken = acquire(since.as_ref().unwrap_or(member), wait, latest.stage(wait)).await?;
-    if taken.is_some() {
-        failing.note_acquired();
-    }
-    Ok(taken)
+) -> Result<MemberFound, Error> {
+    let since = heard.failing_since;
+    let since = since.map(|since| member.failing_since(since));
+    let how = (wait, latest.stage(wait, heard));
+    acquire(since.as_ref().unwrap_or(member), how, heard).await
 }
 
-async fn acquire(member: &Lock, wait: Wait, stage: CallStage) -> Result<Option<LockGuard>, Error> {
-    let taken = member.acquire_or_find(wait, stage).await;
-    let taken = taken.map_err(|error| error.about(member.given_name()))?;
-    Ok(taken.acquired())
+async fn acquire(
+    member: &Lock,
+    (wait, stage): (Wait, CallStage),
+    heard: &mut Heard,
+) -> Result<MemberFound, Error> {
+    let found = member.acquire_and_look(wait, stage).await;
+    let (taken, is_answer) = found.map_err(|error| error.about(member.given_name()))?;
+    let Some(guard) = taken else {
+        return Ok(MemberFound::Busy { is_answer });
+    };
+    heard.note_acquired();
+    Ok(MemberFound::Taken(guard))
 }
 
 fn is_over(deadline: Option<Instant>) -> bool {
