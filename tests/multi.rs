@@ -1316,3 +1316,45 @@ async fn retry_for_begins_again_when_a_lock_that_failed_is_acquired() {
     let [_, last] = servers;
     last.finish([other]).await;
 }
+
+/// What one server says of its lock is no answer of another one.
+#[tokio::test]
+async fn a_lock_whose_server_has_never_answered_is_not_busy() {
+    let servers = Servers::with_timeout(ms(900)).await;
+    let [ours, second] = &servers.clients;
+    let held = servers.others[0].lock("b").lock().await.expect("free");
+    let three = [ours.lock("a"), ours.lock("b"), second.lock("c")];
+    let multi = MultiLock::new(three).expect("three locks");
+    servers.two.pause();
+    let call = tokio::spawn(async move { multi.try_lock_for(ms(1_800)).await });
+    tokio::time::sleep(ms(1_500)).await;
+    // It takes `a` and `b`, and asks for `c` with less time than tells that its server is silent.
+    held.unlock().await.expect("held");
+    let found = call.await.expect("no panic");
+    assert_matches!(found, Err(Error::NoAnswer { .. }));
+    servers.two.resume();
+    servers.finish().await;
+}
+
+/// A call of its client is in the way, and has begun so late that the server is not silent for long.
+#[tokio::test]
+async fn a_lock_behind_a_call_without_an_answer_is_not_busy() {
+    let servers = Servers::with_timeout(ms(900)).await;
+    let [first, second] = servers.members();
+    let other = servers.clients.each_ref().map(LockClient::owner);
+    servers.two.pause();
+    let held = first.owned_by(&other[0]).lock().await.expect("free");
+    let multi = servers.multi();
+    let call = tokio::spawn(async move { multi.try_lock_for(ms(600)).await });
+    tokio::time::sleep(ms(250)).await;
+    let asks = second.owned_by(&other[1]);
+    let asks = tokio::spawn(async move { asks.lock().await.map(drop) });
+    tokio::task::yield_now().await;
+    held.unlock().await.expect("held");
+    let found = call.await.expect("no panic");
+    assert_matches!(found, Err(Error::NoAnswer { .. }));
+    asks.abort();
+    _ = asks.await;
+    servers.two.resume();
+    servers.finish().await;
+}

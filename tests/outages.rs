@@ -321,6 +321,169 @@ async fn of_a_red_lock_behind_a_round_without_an_answer() {
     }
 }
 
+/// How long after `began` each call without a deadline has ended, in command timeouts of half a second. Each reports the
+/// outage.
+async fn timeouts_until_the_outage_is_seen<L: DistributedLock>(
+    locks: impl IntoIterator<Item = L>,
+    began: Instant,
+) -> Vec<f64> {
+    let call = |lock: L| {
+        tokio::spawn(async move {
+            let found = tokio::time::timeout(ms(9_000), lock.lock()).await;
+            let failed = found.map_or_else(|_| None, Result::err);
+            (began.elapsed(), failed)
+        })
+    };
+    let calls: Vec<_> = locks.into_iter().map(call).collect();
+    let mut ended = Vec::new();
+    for call in calls {
+        let (after, failed) = call.await.expect("no panic");
+        assert_matches!(failed, Some(Error::NoAnswer { .. }), "after {after:?}");
+        ended.push(after.as_secs_f64() / 0.5);
+    }
+    ended
+}
+
+/// Three servers of which each has a client with a command timeout of half a second.
+async fn three_servers() -> ([TestServer; 3], Vec<LockClient>) {
+    let servers = [(); 3].map(|()| TestServer::new());
+    let mut clients = Vec::new();
+    for server in &servers {
+        let client = server.client_with(|builder| builder.command_timeout(ms(500)));
+        clients.push(client.await);
+    }
+    (servers, clients)
+}
+
+async fn finish(servers: [TestServer; 3], clients: Vec<LockClient>) {
+    servers.iter().for_each(|server| server.resume());
+    for client in clients {
+        client.close(ms(5_000)).await;
+    }
+    for server in servers {
+        server.finish([]).await;
+    }
+}
+
+/// However many there are, and whatever the first of them does.
+#[tokio::test]
+async fn red_locks_without_a_deadline_end_within_four_command_timeouts() {
+    for (is_behind_a_deadline, retry_for) in [(false, 0), (true, 0), (true, 1_000)] {
+        let (servers, clients) = three_servers().await;
+        let members = clients
+            .iter()
+            .map(|client| client.lock("red").retry_for(ms(retry_for)));
+        let red = RedLock::new(members).expect("three servers");
+        let guard = red.lock().await.expect("free");
+        guard.unlock().await.expect("held");
+        servers.iter().for_each(|server| server.pause());
+        let began = Instant::now();
+        let other = red.owned_by(&clients[0].owner());
+        let first = tokio::spawn(async move {
+            if is_behind_a_deadline {
+                _ = other.try_lock_for(ms(14_000)).await;
+            }
+        });
+        tokio::task::yield_now().await;
+        let calls = (0..12).map(|_| red.owned_by(&clients[0].owner()));
+        let ended = timeouts_until_the_outage_is_seen(calls, began).await;
+        first.abort();
+        _ = first.await;
+        finish(servers, clients).await;
+        let what = format!("behind a deadline: {is_behind_a_deadline}, retry_for {retry_for} ms");
+        println!("{what}: {ended:.2?}");
+        // One more round and its pause are under way when the time is over.
+        let most = if retry_for == 0 { 4.3 } else { 8.3 };
+        assert!(ended.iter().all(|ended| *ended < most), "{what}: {ended:?}");
+    }
+}
+
+/// The first caller gives the servers less time than they need, and goes on; or another client has the lock.
+#[tokio::test]
+async fn red_locks_without_a_deadline_wait_behind_one_that_is_too_short_or_finds_it_busy() {
+    let (servers, _clients) = three_servers().await;
+    let (mut proxies, mut clients) = (Vec::new(), Vec::new());
+    for server in &servers {
+        let proxy = Proxy::start(server.port).await;
+        let builder = LockClient::builder().command_timeout(ms(900));
+        let client = builder.connect(&proxy.url()).await.expect("connected");
+        let opened = client.lock("opened").lock().await.expect("free");
+        opened.unlock().await.expect("held");
+        proxy.slow_down(ms(60));
+        clients.push(client);
+        proxies.push(proxy);
+    }
+    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
+    let second = || {
+        let red = red.owned_by(&clients[0].owner());
+        tokio::spawn(async move { red.lock().await })
+    };
+    let short = red.member_timeout(ms(20)).owned_by(&clients[0].owner());
+    let short = tokio::spawn(async move { short.try_lock_for(ms(2_500)).await });
+    tokio::task::yield_now().await;
+    let behind = second();
+    let found = short.await.expect("no panic");
+    assert!(is_outage(&found), "{found:?}");
+    let held = behind.await.expect("no panic").expect("the servers answer");
+    // It waits for this one, and then the next.
+    let behind = second();
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(!behind.is_finished());
+    held.unlock().await.expect("held");
+    let held = behind.await.expect("no panic").expect("it is released");
+    held.unlock().await.expect("held");
+    for (client, proxy) in clients.into_iter().zip(proxies) {
+        proxy.slow_down(ms(0));
+        client.close(ms(5_000)).await;
+        proxy.stop().await;
+    }
+    finish(servers, _clients).await;
+}
+
+/// Another call is in the way, so the silent server is not asked, and its lock is busy only as far as the client knows.
+#[tokio::test]
+async fn retry_for_of_several_locks_ends_although_a_call_of_the_client_is_in_the_way() {
+    let (servers, clients) = three_servers().await;
+    let held = clients[1].lock("b").owned_by(&clients[1].owner());
+    let held = held.lock().await.expect("free");
+    servers[1].pause();
+    let began = Instant::now();
+    drop(held);
+    let queues = clients[1].lock("b").owned_by(&clients[1].owner());
+    let queues = tokio::spawn(async move { queues.try_lock_for(ms(14_000)).await.map(drop) });
+    tokio::time::sleep(ms(20)).await;
+    let both = [clients[0].lock("a"), clients[1].lock("b")];
+    let multi = MultiLock::new(both.map(|lock| lock.retry_for(ms(1_000)))).expect("two locks");
+    let ended = timeouts_until_the_outage_is_seen([multi], began).await;
+    queues.abort();
+    _ = queues.await;
+    finish(servers, clients).await;
+    // A look takes up to two and a half, and begins when the one before has ended.
+    assert!(ended[0] < 8.3, "{ended:?}");
+}
+
+/// One server says busy, another one has no lock there, and the third does not answer.
+#[tokio::test]
+async fn a_red_lock_of_which_one_server_alone_has_said_busy_is_not_busy() {
+    let (servers, clients) = three_servers().await;
+    let theirs = servers[0].client().await;
+    let held = theirs.lock("red").lock().await.expect("free");
+    servers[1].control().run(&["RPUSH", "red", "no lock"]);
+    servers[2].pause();
+    let red = RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three");
+    for wait in [0, 1_500] {
+        let found = match wait {
+            0 => red.try_lock().await,
+            wait => red.try_lock_for(ms(wait)).await,
+        };
+        assert!(is_outage(&found), "{wait} ms: {found:?}");
+    }
+    held.unlock().await.expect("held");
+    theirs.close(ms(1_000)).await;
+    servers[1].control().run(&["DEL", "red"]);
+    finish(servers, clients).await;
+}
+
 /// Owners of the other kinds do not wait for each other in their client.
 fn waits_in_the_client(kind: LockKind) -> bool {
     !matches!(kind, LockKind::Read | LockKind::Fair | LockKind::Spin)
