@@ -401,7 +401,7 @@ async fn red_locks_without_a_deadline_end_within_four_command_timeouts() {
 /// The first caller gives the servers less time than they need, and goes on; or another client has the lock.
 #[tokio::test]
 async fn red_locks_without_a_deadline_wait_behind_one_that_is_too_short_or_finds_it_busy() {
-    let (servers, _clients) = three_servers().await;
+    let (servers, direct) = three_servers().await;
     let (mut proxies, mut clients) = (Vec::new(), Vec::new());
     for server in &servers {
         let proxy = Proxy::start(server.port).await;
@@ -437,7 +437,7 @@ async fn red_locks_without_a_deadline_wait_behind_one_that_is_too_short_or_finds
         client.close(ms(5_000)).await;
         proxy.stop().await;
     }
-    finish(servers, _clients).await;
+    finish(servers, direct).await;
 }
 
 /// Another call is in the way, so the silent server is not asked, and its lock is busy only as far as the client knows.
