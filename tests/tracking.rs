@@ -477,7 +477,7 @@ async fn the_writes_for_replicas_do_not_end_the_reports() {
     let client = server.client_with(set).await;
     let mut tasks = tokio::task::JoinSet::new();
     for nth in 0..4_000 {
-        // Of so many at the same time, some may wait for their replica for longer than two seconds.
+        // With 4,000 at the same time, some wait for their replica for longer than two seconds.
         let lock = client.lock(format!("{nth}")).owned_by(&client.owner());
         let lock = lock.retry_for(ms(20_000));
         tasks.spawn(async move { lock.lock().await.expect("free") });
