@@ -4,9 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use redisson_lock::{DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedLock};
+use redisson_lock::{
+    DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedGuard, RedLock,
+};
 use test_support::kinds::{KINDS, against};
-use test_support::{Proxy, TestServer, assert_matches, eventually, ms, tokio};
+use test_support::{Proxy, TestServer, assert_matches, eventually, lock_and_unlock, ms, tokio};
 
 async fn client(server: &TestServer) -> LockClient {
     server
@@ -678,4 +680,154 @@ async fn a_stall_of_the_runtime_is_no_outage() {
         wrong.len(),
         wrong.first()
     );
+}
+
+/// Three servers at which another process has the lock `red`, and a red lock of ours there; through proxies, if answers are
+/// to be slow.
+struct HeldRed {
+    servers: [TestServer; 3],
+    proxies: Vec<Proxy>,
+    clients: Vec<LockClient>,
+    ours: RedLock,
+}
+
+impl HeldRed {
+    async fn new(slow: bool) -> (Self, RedGuard) {
+        let servers = [(); 3].map(|()| TestServer::new());
+        let (mut proxies, mut clients) = (Vec::new(), Vec::new());
+        for server in &servers {
+            if slow {
+                let proxy = Proxy::start(server.port).await;
+                clients.push(LockClient::connect(&proxy.url()).await.expect("connected"));
+                proxies.push(proxy);
+            } else {
+                clients.push(server.client().await);
+            }
+        }
+        for server in &servers {
+            clients.push(server.client().await);
+        }
+        let red = |clients: &[LockClient]| {
+            RedLock::new(clients.iter().map(|client| client.lock("red"))).expect("three servers")
+        };
+        let (ours, theirs) = (red(&clients[..3]), red(&clients[3..]));
+        // Where its servers are is known from the first call on.
+        ours.lock()
+            .await
+            .expect("free")
+            .unlock()
+            .await
+            .expect("held");
+        let held = theirs.lock().await.expect("free");
+        let this = Self {
+            servers,
+            proxies,
+            clients,
+            ours,
+        };
+        (this, held)
+    }
+
+    async fn finish(self, held: RedGuard) {
+        held.unlock().await.expect("held");
+        for client in self.clients {
+            client.close(ms(5_000)).await;
+        }
+        for proxy in self.proxies {
+            proxy.stop().await;
+        }
+        finish(self.servers, Vec::new()).await;
+    }
+}
+
+/// Its last round has no time to be answered, but the one before it was.
+#[tokio::test]
+async fn a_red_lock_at_slow_servers_is_busy() {
+    let (red, held) = HeldRed::new(true).await;
+    let mut found = Vec::new();
+    for wait in [700, 760, 820, 880, 940] {
+        red.proxies.iter().for_each(|proxy| proxy.slow_down(ms(80)));
+        found.push(red.ours.try_lock_for(ms(wait)).await.map(drop));
+        red.proxies.iter().for_each(|proxy| proxy.slow_down(ms(0)));
+        let is_idle = |client: &LockClient| client.stats().entries == 0;
+        eventually("nothing is under way", ms(5_000), || {
+            red.clients[..3].iter().all(is_idle)
+        })
+        .await;
+    }
+    red.finish(held).await;
+    assert!(found.iter().all(Result::is_ok), "{found:?}");
+}
+
+/// This process stands still while the last answers arrive.
+#[tokio::test]
+async fn a_stall_at_the_deadline_is_no_outage_for_several_locks_or_a_red_one() {
+    let (red, held) = HeldRed::new(false).await;
+    let client = &red.clients[0];
+    let mut wrong = Vec::new();
+    let mut check = |what: &str, found: Result<bool, Error>| {
+        wrong.extend(found.err().map(|error| format!("{what}: {error}")));
+    };
+    for wait in [0, 30, 60, 200] {
+        for _ in 0..5 {
+            let ours = red.ours.owned_by(&client.owner());
+            let call = async move { Ok(ours.try_lock_for(ms(wait)).await?.is_some()) };
+            let call = tokio::spawn(call);
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            std::thread::sleep(ms(wait + 60));
+            check("red", call.await.expect("no panic"));
+
+            // The second is asked when the first is there.
+            let several = MultiLock::new([client.lock("a"), client.lock("red")]);
+            let several = several.expect("two").owned_by(&client.owner());
+            let before = client.stats().acquired_total;
+            let call = async move { Ok(several.try_lock_for(ms(wait)).await?.is_some()) };
+            let call = tokio::spawn(call);
+            while client.stats().acquired_total == before && !call.is_finished() {
+                tokio::task::yield_now().await;
+            }
+            std::thread::sleep(ms(wait + 60));
+            check("several", call.await.expect("no panic"));
+        }
+    }
+    red.finish(held).await;
+    assert!(
+        wrong.is_empty(),
+        "{} of 40: {:?}",
+        wrong.len(),
+        wrong.first()
+    );
+}
+
+/// The call has asked nothing, so no answer about the lock would come and end what it has concluded.
+#[tokio::test]
+async fn an_outage_that_a_call_concludes_at_its_deadline_is_over_when_the_server_answers() {
+    let mut wrong = Vec::new();
+    use LockKind::{Fair, Fenced, Plain, Read, Write};
+    for kind in [Plain, Fenced, Fair, Read, Write] {
+        let server = TestServer::new();
+        let (ours, theirs) = (client(&server).await, server.client().await);
+        let lock = || ours.lock_of(kind, "a").owned_by(&ours.owner());
+        let held = theirs.lock_of(against(kind), "a").lock().await;
+        let held = held.expect("free");
+        let waits = lock();
+        let waits = tokio::spawn(async move { lock_and_unlock(&waits).await });
+        eventually("it waits", ms(5_000), || ours.stats().waiting == 1).await;
+        // The connection owes an answer.
+        server.pause();
+        let other = ours.lock("b");
+        let other = tokio::spawn(async move { other.lock().await?.unlock().await });
+        let hangs = lock().try_lock_for(ms(60)).await;
+        server.resume();
+        other.await.expect("no panic").expect("free");
+        let [at_once, soon] = [lock().try_lock().await, lock().try_lock_for(ms(100)).await];
+        if !(is_outage(&hangs) && matches!((&at_once, &soon), (Ok(None), Ok(None)))) {
+            wrong.push(format!("{kind}: {hangs:?}, {at_once:?}, {soon:?}"));
+        }
+        held.unlock().await.expect("held");
+        waits.await.expect("no panic");
+        server.finish([ours, theirs]).await;
+    }
+    assert_eq!(wrong, Vec::<String>::new());
 }

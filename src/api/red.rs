@@ -14,11 +14,12 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
+use crate::base::backoff::Backoff;
 use crate::base::runtime::{in_span, sleep_until, span};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
-use crate::lock::{Lock, Retry, Wait};
+use crate::lock::{Lock, Retry, SHORTEST_ANSWER, Wait};
 use crate::names::owner::Owner;
 use crate::state::bounds::LEASE_MAX;
 
@@ -202,6 +203,16 @@ impl RedLock {
         problems.nth(self.members.len() - rule::quorum(self.members.len()))
     }
 
+    /// For how long a call, or a round, that waits so since then goes on when its time is over: see
+    /// [`Lock::catches_up`].
+    fn catches_up(&self, wait: Wait, began: Instant) -> Option<Duration> {
+        let more = self
+            .members
+            .iter()
+            .filter_map(|it| it.catches_up(wait, began));
+        more.max()
+    }
+
     /// The error of a call before which rounds have failed one after the other, if there is an outage. One round that fails
     /// is none: this process may have stalled. Neither are those in which slow servers had too little time to answer.
     fn outage_by(&self, failed: FailedRounds) -> Option<Error> {
@@ -219,7 +230,7 @@ impl RedLock {
     /// One round after the other, until one has a quorum.
     async fn rounds(
         &self,
-        wait: Wait,
+        (wait, called): (Wait, Instant),
         (caller, turn): (RedCaller, OwnedSemaphorePermit),
         mut retry: Retry<'_>,
     ) -> Result<Option<RedGuard>, Error> {
@@ -228,7 +239,11 @@ impl RedLock {
         let unpolled = member_timeout + home.command_timeout();
         let mut pauses = home.pauses();
         let is_over = |deadline: Instant| deadline <= Instant::now();
-        let (mut was_busy, ends) = (false, wait.answered_by(Instant::now()));
+        let ends = wait.answered_by(Instant::now());
+        // A turn right before the deadline says nothing of the servers.
+        let late = |ends| ends < Instant::now() + SHORTEST_ANSWER / 2;
+        let is_late = ends.is_some_and(late);
+        let mut was_busy = is_late && self.queue.is_known_busy();
         loop {
             self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, member_timeout, unpolled);
@@ -236,7 +251,8 @@ impl RedLock {
             let answered_by = began + member_timeout;
             let limit = ends.map_or(answered_by, |end| end.min(answered_by));
             let found = async {
-                let (found, answered) = round.found(limit).await;
+                let more = || self.catches_up(wait, began);
+                let (found, answered) = round.found(limit, more).await;
                 let checked = self.checked.check(&answered, limit).await;
                 checked.map_err(|nth| same_server(&self.members[nth]))?;
                 // What was found is old when the check has taken long.
@@ -264,26 +280,25 @@ impl RedLock {
                     if matches!(wait, Wait::Never(_)) || wait.deadline().is_some_and(is_over) {
                         return Ok(None);
                     }
-                    let mut pause = pauses.next();
-                    while Instant::now() >= limit && pause < SPLIT_PAUSE {
-                        pause = pauses.next();
-                    }
-                    let again = Some(Instant::now() + pause);
-                    sleep_until(again.into_iter().chain(wait.deadline()).min()).await;
+                    let again = next_round(&mut pauses, limit);
+                    let deadline = wait.deadline().into_iter();
+                    sleep_until(deadline.chain([again]).min()).await;
                     if wait.deadline().is_some_and(is_over) {
                         return Ok(None);
                     }
                 }
                 RoundOutcome::TooFew(error) => {
                     drop(round);
-                    let error = error.or_else(|| self.outage(wait, Instant::now()));
+                    let error = error.or_else(|| self.outage(wait, called));
                     // Or what the round before it has met, if that has failed too.
                     let error = error.or_else(|| retry.take_failure());
                     // The last round, in which too few servers had the time to answer.
                     if error.is_none() && was_busy && limit < answered_by {
                         return Ok(None);
                     }
-                    self.queue.note_failure(began);
+                    if !is_late {
+                        self.queue.note_failure(began);
+                    }
                     let none = || too_few(Operation::Acquiring, home.given_name());
                     let error = error.unwrap_or_else(none);
                     retry.failed(error).await?;
@@ -356,9 +371,14 @@ impl Lockable for RedLock {
                     .queue
                     .turn_unless_away(owner, (wait, home), &mut retry, outage);
                 match turn.await? {
-                    Some(turn) => self.rounds(wait, turn, retry).await,
+                    Some(turn) => self.rounds((wait, began), turn, retry).await,
                     // Those before it may have no answer either.
-                    None => self.outage(wait, began).map_or(Ok(None), Err),
+                    None => {
+                        if let Some(more) = self.catches_up(wait, began) {
+                            tokio::time::sleep(more).await;
+                        }
+                        self.outage(wait, began).map_or(Ok(None), Err)
+                    }
                 }
             })
             .await
@@ -429,6 +449,15 @@ impl fmt::Debug for RedLock {
             .field("member_timeout", &self.member_timeout)
             .finish()
     }
+}
+
+/// When the round comes after one that was busy, or split until its limit.
+fn next_round(pauses: &mut Backoff, limit: Instant) -> Instant {
+    let mut pause = pauses.next();
+    while Instant::now() >= limit && pause < SPLIT_PAUSE {
+        pause = pauses.next();
+    }
+    Instant::now() + pause
 }
 
 fn same_server(lock: &Lock) -> Error {

@@ -245,7 +245,8 @@ async fn acquire(
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
             context.note_attempt();
-            permit.attempt(request, context).await?
+            let attempt = permit.attempt(request, context).await;
+            attempt.inspect_err(|error| AcquireContext::attempt_failed(entry, error))?
         };
         let (left, sent_at) = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),

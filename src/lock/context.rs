@@ -31,11 +31,9 @@ impl Request<'_> {
         Waiter::new(&self.entry, owner, *self.terms, self.wait)
     }
 
-    /// For how long the call goes on at its deadline, if the server seems silent: this process may have stood
-    /// still, and not have read what has arrived.
+    /// See [`Entry::catches_up`].
     pub(super) fn catches_up(&self) -> Option<Duration> {
-        let is_silent = self.entry.is_silent(self.wait, self.began);
-        is_silent.then_some(CATCH_UP)
+        self.entry.catches_up(self.wait, self.began)
     }
 
     /// The same for a call that goes no further by itself.
@@ -111,6 +109,16 @@ impl AcquireContext {
         self.asked_at.is_some_and(had_time)
     }
 
+    /// An attempt has failed so. The others of the client hear only of what says nothing about the lock: a late answer says
+    /// who had it. Nor do they hear of what a call concludes at its deadline without an attempt: no answer about the lock
+    /// would come and end it.
+    pub(super) fn attempt_failed(entry: &Entry, error: &Error) {
+        let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
+        if says_nothing && !error.is_late() {
+            entry.latest.failed();
+        }
+    }
+
     /// After a taking that was sent then.
     pub(super) fn taken(&mut self, permit: &Permit, sent_at: Instant) {
         if let Some(confirming) = &mut self.confirming {
@@ -127,18 +135,13 @@ impl AcquireContext {
         }
     }
 
-    /// After an attempt that failed: pauses; or hands the error back, if it does not pass or there is no time left.
+    /// After an attempt, or a wait for one, that failed: pauses; or hands the error back, if it does not pass or there is no time left.
     pub(super) async fn again(
         &mut self,
         entry: &Entry,
         retries: impl FnOnce() -> Box<Retries>,
         error: Error,
     ) -> Result<(), Error> {
-        // The others of the client hear only of what says nothing about the lock. A late answer says who had it.
-        let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
-        if says_nothing && !error.is_late() {
-            entry.latest.failed();
-        }
         self.was_answered = false;
         let retries = self.retries.get_or_insert_with(retries);
         retries.failed_at = Some(Instant::now());
@@ -207,6 +210,3 @@ impl AcquireContext {
         }
     }
 }
-
-/// How long what has arrived may take to be read.
-const CATCH_UP: Duration = Duration::from_millis(10);

@@ -146,6 +146,11 @@ impl<K> Lock<K> {
         Some(send_error(problem, Operation::Acquiring).about(&self.given))
     }
 
+    /// See [`Entry::catches_up`].
+    pub(crate) fn catches_up(&self, wait: Wait, began: Instant) -> Option<Duration> {
+        self.entry().ok()?.catches_up(wait, began)
+    }
+
     /// Why it is not known that another owner has it, for a call that waits so since then, which its server has answered or
     /// not. As for a call for this lock alone that is still in the queue.
     pub(crate) fn not_known_busy(

@@ -1,5 +1,6 @@
 //! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
 
+use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -301,7 +302,10 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
 }
 
 /// How long the answer to the first attempt is waited for, however short the wait is.
-pub(super) const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+pub(crate) const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+
+/// How long what has arrived may take to be read.
+const CATCH_UP: Duration = Duration::from_millis(10);
 
 impl Entry {
     /// Why the server cannot be asked about the lock now, if it cannot, or says nothing. A call for whose whole wait it has
@@ -316,9 +320,18 @@ impl Entry {
         })
     }
 
-    /// Whether that is a connection without an answer.
-    pub(super) fn is_silent(&self, wait: Wait, began: Instant) -> bool {
-        matches!(self.outage(wait, began), Some(SendError::Unknown(_)))
+    /// For how long a call that waits so since then goes on at its deadline, if it has heard nothing of the lock and an
+    /// answer is on its way, or the server seems silent: this process may have stood still, and not have read what has
+    /// arrived.
+    pub(super) fn catches_up(&self, wait: Wait, began: Instant) -> Option<Duration> {
+        let was_answered = self.latest.answered_since(self.shared().clock.time(began));
+        let is_owed = Cell::new(false);
+        self.route().problem(|_| {
+            is_owed.set(true);
+            false
+        });
+        let is_silent = || matches!(self.outage(wait, began), Some(SendError::Unknown(_)));
+        (is_owed.get() && (!was_answered || is_silent())).then_some(CATCH_UP)
     }
 
     /// Fails if an operation of this client is in the way of this owner, and the server has given no answer for a command

@@ -41,7 +41,10 @@ pub(super) async fn take(
             Step::Queue => {
                 match places_in_all(members, gather.is_impatient(Instant::now()), wait).await? {
                     QueueWait::First(first) => places = first,
-                    QueueWait::Late => return latest.not_in_time(call, &heard, None),
+                    QueueWait::Late => {
+                        catch_up(members, wait, call.2).await?;
+                        return latest.not_in_time(call, &heard, None);
+                    }
                     QueueWait::Silent(nth, error) => {
                         latest = heard[nth].fails(&members[nth], wait, error)?;
                     }
@@ -219,6 +222,15 @@ impl Pauses {
             false => self.usual.get_or_insert_with(|| member.pauses()),
         };
         pauses.next()
+    }
+}
+
+/// At the deadline of a call that waits so since then.
+async fn catch_up(members: &[Lock], wait: Wait, began: Instant) -> Result<(), Error> {
+    let more = members.iter().filter_map(|it| it.catches_up(wait, began));
+    match more.max() {
+        None => Ok(()),
+        Some(more) => pause(&members[0], Instant::now() + more, None).await,
     }
 }
 

@@ -57,6 +57,12 @@ impl RedQueue {
         });
     }
 
+    /// Whether the latest round has found that others have the lock, as far as the servers have said.
+    pub(super) fn is_known_busy(&self) -> bool {
+        let rounds = self.rounds.borrow();
+        rounds.was_answered && rounds.failed.is_none()
+    }
+
     /// Too few servers have answered a round that began then.
     pub(super) fn note_failure(&self, began: Instant) {
         let ended = Instant::now();
@@ -162,9 +168,8 @@ impl RedQueue {
             return Ok(Some((caller, turn)));
         }
         // One that does not wait does not wait for the first round of another either.
-        let rounds = self.rounds.borrow();
-        let is_known = matches!(wait, Wait::Never(_)) || rounds.was_answered;
-        match is_known && rounds.failed.is_none() {
+        let is_first = matches!(wait, Wait::Never(_)) && self.rounds.borrow().failed.is_none();
+        match is_first || self.is_known_busy() {
             true => Ok(None),
             false => Err(too_few(Operation::Acquiring, lock.given_name())),
         }

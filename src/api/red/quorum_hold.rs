@@ -153,8 +153,14 @@ impl QuorumHold {
         self.answered.notify_one();
     }
 
-    /// What the servers have answered until `limit`, or as soon as it is decided.
-    async fn decided(&self, limit: Instant) -> Verdict {
+    /// What the servers have answered until `limit`, or as soon as it is decided. `more`: for how long it goes on if too few
+    /// have.
+    async fn decided(
+        &self,
+        mut limit: Instant,
+        more: impl FnOnce() -> Option<Duration>,
+    ) -> Verdict {
+        let mut more = Some(more);
         loop {
             let now = Instant::now();
             let is_over = now >= limit;
@@ -173,6 +179,10 @@ impl QuorumHold {
             };
             match rule::verdict(&votes, now) {
                 Verdict::Undecided => {}
+                Verdict::Silent if is_over => match more.take().and_then(|more| more()) {
+                    None => return Verdict::Silent,
+                    Some(more) => limit = now + more,
+                },
                 verdict => return verdict,
             }
             tokio::select! {
@@ -506,8 +516,12 @@ impl Round {
     }
 
     /// What the answers amount to, and who gave them. Without a quorum all is given back.
-    pub(super) async fn found(&self, limit: Instant) -> (RoundOutcome, Answered) {
-        let verdict = self.quorum_hold.decided(limit).await;
+    pub(super) async fn found(
+        &self,
+        limit: Instant,
+        more: impl FnOnce() -> Option<Duration>,
+    ) -> (RoundOutcome, Answered) {
+        let verdict = self.quorum_hold.decided(limit, more).await;
         let answered = self.quorum_hold.answered_by();
         let found = match verdict {
             Verdict::Taken => return (RoundOutcome::Taken, answered),
