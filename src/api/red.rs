@@ -250,17 +250,7 @@ impl RedLock {
             let began = Instant::now();
             let answered_by = began + member_timeout;
             let limit = ends.map_or(answered_by, |end| end.min(answered_by));
-            let found = async {
-                let more = || self.catches_up(wait, began);
-                let (found, answered) = round.found(limit, more).await;
-                let checked = self.checked.check(&answered, limit).await;
-                checked.map_err(|nth| same_server(&self.members[nth]))?;
-                // What was found is old when the check has taken long.
-                Ok(match found {
-                    RoundOutcome::Taken if !round.take() => RoundOutcome::Busy,
-                    found => found,
-                })
-            };
+            let found = self.found(&round, limit, || self.catches_up(wait, began));
             match home.drive(job, found).await? {
                 RoundOutcome::Taken => {
                     self.queue.note_answer();
@@ -305,6 +295,23 @@ impl RedLock {
                 }
             }
         }
+    }
+
+    /// What a round has found until `limit`, or a little later.
+    async fn found(
+        &self,
+        round: &Round,
+        limit: Instant,
+        more: impl FnOnce() -> Option<Duration>,
+    ) -> Result<RoundOutcome, Error> {
+        let (found, answered) = round.found(limit, more).await;
+        let checked = self.checked.check(&answered, limit).await;
+        checked.map_err(|nth| same_server(&self.members[nth]))?;
+        // What was found is old when the check has taken long.
+        Ok(match found {
+            RoundOutcome::Taken if !round.take() => RoundOutcome::Busy,
+            found => found,
+        })
     }
 
     /// The member whose client has the timers of this lock.

@@ -245,8 +245,7 @@ async fn acquire(
         let attempt = {
             let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
             context.note_attempt();
-            let attempt = permit.attempt(request, context).await;
-            attempt.inspect_err(|error| AcquireContext::attempt_failed(entry, error))?
+            permit.attempt(request, context).await?
         };
         let (left, sent_at) = match attempt {
             Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
@@ -413,7 +412,9 @@ impl AcquirePermit {
                 Ok(answer) => answer,
                 Err(error) => {
                     let is_over = still.is_over.load(Ordering::Relaxed);
-                    return self.unanswered(owner, is_over, error);
+                    let failed = self.unanswered(owner, is_over, error);
+                    return failed
+                        .inspect_err(|error| AcquireContext::attempt_failed(&entry, error));
                 }
             };
             let sent_at = answer.sent_at;

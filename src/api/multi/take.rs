@@ -39,12 +39,9 @@ pub(super) async fn take(
                 }
             }
             Step::Queue => {
-                match places_in_all(members, gather.is_impatient(Instant::now()), wait).await? {
+                match places_in_all(call, gather.is_impatient(Instant::now())).await? {
                     QueueWait::First(first) => places = first,
-                    QueueWait::Late => {
-                        catch_up(members, wait, call.2).await?;
-                        return latest.not_in_time(call, &heard, None);
-                    }
+                    QueueWait::Late => return latest.not_in_time(call, &heard, None),
                     QueueWait::Silent(nth, error) => {
                         latest = heard[nth].fails(&members[nth], wait, error)?;
                     }
@@ -225,15 +222,6 @@ impl Pauses {
     }
 }
 
-/// At the deadline of a call that waits so since then.
-async fn catch_up(members: &[Lock], wait: Wait, began: Instant) -> Result<(), Error> {
-    let more = members.iter().filter_map(|it| it.catches_up(wait, began));
-    match more.max() {
-        None => Ok(()),
-        Some(more) => pause(&members[0], Instant::now() + more, None).await,
-    }
-}
-
 async fn pause(member: &Lock, until: Instant, deadline: Option<Instant>) -> Result<(), Error> {
     let limit = deadline.map_or(until, |deadline| deadline.min(until));
     let pausing = async {
@@ -289,7 +277,10 @@ enum QueueWait {
 ///
 /// A place whose turn has come does not ask again before the others have had theirs. Its queue passes over it after a
 /// command timeout, and it is back at its place when it asks: the first as soon as the lock is free.
-async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<QueueWait, Error> {
+async fn places_in_all(
+    (members, wait, began): (&[Lock], Wait, Instant),
+    in_all: bool,
+) -> Result<QueueWait, Error> {
     let mut places = Vec::new();
     {
         // Only for a moment, because a waker that is called meanwhile may come here itself, or take its time.
@@ -321,11 +312,18 @@ async fn places_in_all(members: &[Lock], in_all: bool, wait: Wait) -> Result<Que
         let (error, nth, _) = select_all(silence).await;
         Ok(Some(QueueWait::Silent(nth, error)))
     };
+    let late = async {
+        sleep_until(wait.deadline()).await;
+        let more = members.iter().filter_map(|it| it.catches_up(wait, began));
+        if let Some(more) = more.max() {
+            tokio::time::sleep(more).await;
+        }
+    };
     let queued = async {
         tokio::select! {
             biased;
             first = queueing => first,
-            () = sleep_until(wait.deadline()) => Ok(Some(QueueWait::Late)),
+            () = late => Ok(Some(QueueWait::Late)),
             silent = silence, if matches!(wait, Wait::Forever) => silent,
         }
     };
