@@ -1,4 +1,4 @@
-//! What the layers above need of tokio and of time, without knowing a lock.
+//! Helpers for tokio and for time, without knowledge of locks.
 
 pub(crate) mod backoff;
 pub(crate) mod runtime;

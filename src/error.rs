@@ -82,7 +82,7 @@ pub enum Error {
         lock: String,
         /// The kind of the lock; of a read-write lock the part whose hold was lost.
         kind: LockKind,
-        /// What ended the hold.
+        /// The reason why the hold ended.
         reason: LossReason,
     },
 
@@ -91,7 +91,7 @@ pub enum Error {
     InvalidName {
         /// The name, shortened if it is very long.
         name: String,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: &'static str,
     },
 
@@ -102,14 +102,14 @@ pub enum Error {
         what: &'static str,
         /// The value given.
         given: std::time::Duration,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: &'static str,
     },
 
     /// The call cannot be made like this. Nothing was sent.
     #[error("{problem}")]
     Misuse {
-        /// What is wrong, and what to do instead.
+        /// The problem, and what to do instead.
         problem: &'static str,
     },
 
@@ -118,7 +118,7 @@ pub enum Error {
     InvalidConfig {
         /// Which setting.
         what: &'static str,
-        /// What is wrong, and what is allowed.
+        /// The problem, and the allowed values.
         problem: String,
     },
 
@@ -128,7 +128,7 @@ pub enum Error {
     NoAnswer {
         /// The operation in progress.
         while_doing: Operation,
-        /// What the connection reported.
+        /// The cause that the connection reported.
         #[source]
         source: Source,
     },
@@ -156,7 +156,7 @@ pub enum Error {
     Tls {
         /// Why, and what to do.
         problem: &'static str,
-        /// What the TLS library, or the server, reported.
+        /// The cause that the TLS library, or the server, reported.
         #[source]
         source: Source,
     },
@@ -176,7 +176,7 @@ pub enum Error {
     NotALock {
         /// The key, with its prefix.
         key: String,
-        /// What was found.
+        /// The type or content that was found.
         found: String,
     },
 
@@ -520,7 +520,7 @@ impl Error {
         }
     }
 
-    /// What the server said, if it refused.
+    /// The server's message, if it refused.
     pub(crate) fn refusal(&self) -> Option<&RefusalKind> {
         match self {
             Self::Refused { source, .. } => refusal(source),

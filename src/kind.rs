@@ -46,7 +46,7 @@ pub enum LockKind {
     Write,
 }
 
-/// What a kind does differently from others.
+/// The properties of a kind.
 struct Row {
     name: &'static str,
     announces: bool,

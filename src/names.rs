@@ -1,4 +1,4 @@
-//! What things are called in Redis: keys, channels, hash fields, and the owners behind them.
+//! Names in Redis: keys, channels, hash fields, and the owners behind them.
 
 pub(crate) mod owner;
 pub(crate) mod try_lock;

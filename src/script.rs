@@ -65,7 +65,7 @@ pub(crate) enum Acquired {
         is_free: bool, // And the turn of that owner.
     },
     NotALock(String),
-    /// What the key of the token has instead.
+    /// The type of the token's key instead.
     NoToken(String),
 }
 
@@ -106,7 +106,7 @@ pub(crate) fn acquire(
     }
 }
 
-/// What the script of a kind takes.
+/// The arguments of a kind's script.
 const WHOLE: u8 = 0;
 const HAS_TOKEN: u8 = 1;
 const READS: u8 = 2;

@@ -1,4 +1,4 @@
-//! What a client remembers: an entry for each lock, and what all of them share.
+//! The memory of a client: an entry for each lock, and the state that all of them share.
 
 pub(crate) mod bounds;
 pub(crate) mod client_handle;

@@ -1,4 +1,4 @@
-//! What the expansion of `#[locked]` calls. Hidden, and outside of semantic versioning: only the
+//! The functions that `#[locked]` expands to. Hidden, and outside of semantic versioning: only the
 //! attribute of the same release names it.
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use crate::kind::LockKind;
 use crate::lock::{LockGuard, verbs};
 use crate::names::try_lock::TryLock;
 
-/// What the options of the attribute say.
+/// The options of the attribute.
 #[derive(Debug)]
 pub struct Options {
     /// The lock's name, formatted.
@@ -25,7 +25,7 @@ pub struct Options {
     pub retry_for: Option<Duration>,
 }
 
-/// What a function with `#[locked]` returns.
+/// The result of a function with `#[locked]`.
 #[diagnostic::on_unimplemented(
     message = "a function with `#[locked]` returns a `Result`, but this one returns `{Self}`",
     label = "write `Result<{Self}, redisson_lock::Error>`, or an error type `E` with `E: From<redisson_lock::Error>`"
@@ -48,7 +48,7 @@ impl<T, E: From<Error>> Fallible for Result<T, E> {
     }
 }
 
-/// What a function with `#[locked(busy = "skip")]` returns.
+/// The result of a function with `#[locked(busy = "skip")]`.
 #[diagnostic::on_unimplemented(
     message = "a function with `busy = \"skip\"` returns `Result<Option<T>, E>`, but this one returns `{Self}`",
     label = "write `Result<Option<…>, …>`: it is `Ok(None)` when the lock is not free in time"

@@ -297,7 +297,7 @@ impl RedLock {
         }
     }
 
-    /// What a round has found until `limit`, or a little later.
+    /// Waits for the outcome of a round until `limit`, or a little later.
     async fn found(
         &self,
         round: &Round,

@@ -33,7 +33,7 @@ pub use crate::redis::transport::{
 
 pub use crate::state::effects_hook::{before_next_effects, delay_effects};
 
-/// What a kind of lock does differently from others, for the explorer.
+/// The properties of a kind of lock, for the explorer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Traits {
     /// A release is announced to those who wait. Otherwise they pause.

@@ -119,7 +119,7 @@ impl Throttle {
 
 const LOGGED_EVERY: Duration = Duration::from_secs(5);
 
-/// What was logged within the last minute, so that what repeats by itself is logged once in a minute.
+/// The events logged within the last minute, so that a repeating event is logged once a minute.
 #[derive(Default)]
 pub(crate) struct Lately(Mutex<HashMap<u64, Instant>>);
 

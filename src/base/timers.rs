@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::core::OwnerKey;
 
-/// What has timers.
+/// An owner of timers.
 pub(crate) trait Timed {
     /// When the timer of an owner is due, and the place of the one that is set.
     fn timer(&self, owner: OwnerKey) -> (Option<Instant>, Option<TimerPlace>);

@@ -1,4 +1,4 @@
-//! What the guard of a single lock has besides what every guard has.
+//! The methods that only the guard of a single lock has.
 
 use std::future::IntoFuture;
 use std::time::Duration;

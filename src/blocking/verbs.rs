@@ -322,7 +322,7 @@ impl<G: fmt::Debug> fmt::Debug for BlockingGuard<G> {
 /// }
 /// ```
 pub trait DistributedLock: Send + Sync + 'static {
-    /// What holds the lock until it is unlocked or dropped.
+    /// Holds the lock until it is unlocked or dropped.
     type Guard: HeldLock;
 
     /// The name as given; of several locks their names, separated by commas.

@@ -19,7 +19,7 @@ use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
 };
 
-/// What a call may do right now.
+/// The step that a call may take right now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Admission {
     Permit(Permit),

@@ -1,4 +1,4 @@
-//! What is nearly always empty.
+//! State that is nearly always empty.
 
 use std::hash::{Hash, Hasher};
 use std::ops::{Deref, DerefMut};

@@ -1,4 +1,4 @@
-//! What the two faces of an owner have to do with each other, and readers with writers.
+//! The rules between the two faces of an owner, and between readers and writers.
 //!
 //! An owner of a read-write lock has a face that reads and one that writes, each with holds and an operation of its own.
 //! Both have one field. An acquire waits until nothing is under way for either face, a release only for its own
@@ -41,7 +41,7 @@ impl LockCore {
         read.is_some_and(|read| self.holds(read))
     }
 
-    /// What an owner that is to read holds with its other face.
+    /// The hold of an owner that is to read, with its other face.
     pub(super) fn around(&self, owner: OwnerKey) -> EnclosingWrite {
         let write = owner.other_face().filter(|write| write.face == Face::Write);
         match write.is_some_and(|write| self.holds(write)) {

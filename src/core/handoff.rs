@@ -271,7 +271,7 @@ impl OwnerState {
     }
 }
 
-/// What a waiter finds that the lock is handed to.
+/// The outcome for a waiter that the lock is handed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PickUp {
     Awaited,

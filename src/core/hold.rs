@@ -149,7 +149,7 @@ impl LostHolds {
     }
 }
 
-/// What a guard shows of a hold that has not ended.
+/// The public state of a hold that has not ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HoldSnapshot {
     /// The server keeps the lock at least until here.
@@ -341,7 +341,7 @@ impl IntoIterator for Holds {
 
 #[cfg(feature = "test-util")]
 impl Holds {
-    /// What is kept twice agrees.
+    /// Values that are kept twice agree.
     pub(super) fn check(&self) {
         assert_eq!(*self, self.iter().cloned().collect());
     }

@@ -51,7 +51,7 @@ pub(super) struct Acquire {
     pub(super) is_reported: bool,
     /// A busy reply leaves its owner a place in the server's queue.
     pub(super) queues_up: bool,
-    /// What the owner holds with the face that writes, if it is to read.
+    /// The owner's hold with the face that writes, if it is to read.
     pub(super) around: EnclosingWrite,
     /// It is another owner's pass that takes the lock.
     pub(super) grant: Option<Grant>,
@@ -122,7 +122,7 @@ pub(super) struct Pass {
     pub(super) op: OpId,
 }
 
-/// What became of a pass.
+/// The outcome of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Passed {
     /// The receiver has the field.

@@ -15,7 +15,7 @@ use super::values::{
 };
 use crate::core::small_map::SmallMap;
 
-/// What a step has at hand besides the owner it is about.
+/// The parts of the core that a step uses besides its owner.
 pub(super) struct Context<'a> {
     pub(super) now: Time,
     pub(super) owner: OwnerKey,
@@ -44,7 +44,7 @@ pub(super) struct OwnerState {
     pub(super) timer: Option<Time>,
 }
 
-/// What others look at to know whether they can go on.
+/// The state that decides whether others can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OwnerStatus {
     pub(super) idle: bool,
@@ -495,7 +495,7 @@ impl OwnerState {
     }
 }
 
-/// What is known of the count in Redis when an acquire is over.
+/// The knowledge of the count in Redis when an acquire is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.

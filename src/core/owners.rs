@@ -219,7 +219,7 @@ impl Hash for Owners {
 
 #[cfg(feature = "test-util")]
 impl Owners {
-    /// What is kept twice agrees.
+    /// Values that are kept twice agree.
     pub(super) fn check(&self) {
         match &self.index {
             Some(index) => assert_eq!(**index, OwnerIndex::of(&self.states)),

@@ -19,7 +19,7 @@ pub enum Order {
     Queued,
 }
 
-/// What a call asks for, and what becomes of its hold.
+/// The terms of a call, and of its hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
     pub lease: Duration,
@@ -457,7 +457,7 @@ impl Queue {
         self.waiters.keys().copied()
     }
 
-    /// What is kept twice agrees.
+    /// Values that are kept twice agree.
     #[cfg(feature = "test-util")]
     pub(super) fn check(&self) {
         let waiters = self.waiters.iter();

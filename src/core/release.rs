@@ -11,7 +11,7 @@ use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, Unlocked,
 };
 
-/// What a release says when it is sent.
+/// The arguments of a release when it is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReleaseSend {
     /// The count to go to, and the lease that is still promised to the holds that are left. `leaves`: the owner gives
@@ -25,7 +25,7 @@ pub enum ReleaseSend {
     Pass { to: Arc<str>, lease: Duration },
 }
 
-/// What a release was answered.
+/// The answer to a release.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ReleaseAnswer {
     /// `None`: the count is what was asked for. Else why the field is not there any more.
@@ -51,7 +51,7 @@ impl ReleaseAnswer {
     }
 }
 
-/// What the job of a release does next.
+/// The next step of a release's job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ReleaseStep {
     Send {

@@ -1,4 +1,4 @@
-//! What the watchdog asks a lock, and what it reports.
+//! The watchdog's questions to a lock, and its reports.
 
 use std::sync::Arc;
 use std::time::Duration;

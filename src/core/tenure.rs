@@ -472,7 +472,7 @@ impl Tenure {
     }
 }
 
-/// What is sent when next to nothing is promised any more.
+/// The lease to send when next to nothing is promised any more.
 const LEASE_MIN: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the steps of a lock take and leave: numbers and instants, settings, the life of the client and
+//! The arguments and results of a lock's steps: numbers and instants, settings, the life of the client and
 //! its counts, effects.
 //!
 //! An effect is done when the mutex is free. It may come late, twice, or in another order than it was
@@ -346,7 +346,7 @@ pub struct Effects {
     pub is_reported: bool,
 }
 
-/// What ended a hold that its owner did not release.
+/// The reason why a hold ended that its owner did not release.
 ///
 /// # Examples
 ///

@@ -9,13 +9,13 @@ use super::refusal::RefusalKind;
 /// The cause of an error, for people and logs.
 pub(crate) type Source = Box<dyn StdError + Send + Sync>;
 
-/// What a server said, or what became of the connection to it. The error of which this is the source names the
+/// The message of a server, or how the connection to it ended. The error of which this is the source names the
 /// server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Cause {
     /// Host and port, or the path of a socket. `None`: no server was chosen yet.
     pub(super) server: Option<Arc<str>>,
-    /// What the text means, if it is a refusal.
+    /// The meaning of the text, if it is a refusal.
     pub(crate) refusal: Option<RefusalKind>,
     pub(crate) text: String,
     /// There was an answer, but it came too late.
@@ -107,7 +107,7 @@ pub(super) fn about(source: Source, lock: &Arc<str>) -> Source {
     })
 }
 
-/// What the server said.
+/// The refusal of the server, if it was one.
 pub(super) fn refusal(source: &Source) -> Option<&RefusalKind> {
     cause(source)?.refusal.as_ref()
 }

@@ -1,8 +1,8 @@
-//! What was being done when no answer came, and what that means for the lock.
+//! The operation that got no answer, and what that means for the lock.
 
 use std::fmt;
 
-/// What was being done when no answer came.
+/// The operation that got no answer.
 ///
 /// # Examples
 ///
@@ -40,7 +40,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// What it means for the lock that no answer came, and what to do.
+    /// The consequence for the lock, and what to do.
     pub(super) fn consequence(self) -> &'static str {
         match self {
             Self::Pinging => "check that the server is reachable",

@@ -1,4 +1,4 @@
-//! What an error of a server says. It is read once, where replies arrive, and no caller searches its text.
+//! The meaning of a server's error. It is read once, where replies arrive, and no caller searches its text.
 //!
 //! Redis returns errors as text in which only the first word is stable.
 
@@ -11,7 +11,7 @@ use RefusalKind::{
     PasswordNotWanted, ProtectedMode, TryAgain, WrongPassword,
 };
 
-/// What a refusal means for the client.
+/// The meaning of a refusal for the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RefusalKind {
     /// The server does not know the script with this hash.
@@ -61,13 +61,13 @@ pub(crate) enum RefusalKind {
     NoOwner,
     /// It was announced without a port.
     NoPort,
-    /// What answers is no Redis.
+    /// The answer did not come from Redis.
     WebServer,
     ProtectedMode,
     Other,
 }
 
-/// What the user of a connection may not use.
+/// The command, key or channel that the user of a connection may not use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Denied {
     Key,
@@ -125,7 +125,7 @@ impl RefusalKind {
             })
     }
 
-    /// What users see of a refusal that has no error of its own.
+    /// The public kind of a refusal that has no error of its own.
     pub(crate) fn shown(&self) -> RefusedKind {
         match self {
             Self::Known(kind) => *kind,

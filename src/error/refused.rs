@@ -61,7 +61,7 @@ impl fmt::Display for RefusedKind {
     }
 }
 
-/// What became of a lock that too few replicas had, and what to do.
+/// Says whether a lock that too few replicas had was released, and what to do.
 pub(super) fn said(released: bool) -> &'static str {
     match released {
         true => "it was released again; try again, or look at the replicas",

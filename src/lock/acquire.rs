@@ -176,7 +176,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// What a call asks for: a fixed lease, or the watchdog's.
+    /// The terms of a call: a fixed lease, or the watchdog's.
     pub(super) fn terms(&self) -> Result<Terms, Error> {
         let (shared, lease, limit) = (self.client.shared(), self.lease, self.max_hold);
         limit.map_or(Ok(()), |limit| check_lease("max_hold", limit))?;
@@ -259,7 +259,7 @@ async fn acquire(
                 context.answered(entry);
                 let left = busy.holder.lease_left;
                 let soon = waking.looks_soon(entry.shared(), busy.is_free);
-                // What is published where a slot goes may not be heard.
+                // A message published on the target of a moving slot may not arrive here.
                 let most = busy.is_on_the_way.then_some(ON_THE_WAY);
                 let sent_at = busy.sent_at;
                 waiter.note_found(busy.holder, busy.is_free);
@@ -291,7 +291,7 @@ async fn acquire(
 /// For how long at most a lock is waited for whose slot is on its way to another node.
 const ON_THE_WAY: Duration = Duration::from_secs(1);
 
-/// What the core makes of a reply that says taken.
+/// The core's step for a reply that says taken.
 type TakenStep = fn(
     &mut LockCore,
     Time,
@@ -332,7 +332,7 @@ enum Attempt {
     TakenOver,
 }
 
-/// What an attempt has found instead of a lock that it may take.
+/// The answer to an attempt that did not take the lock.
 struct Busy {
     holder: Box<HeldBy>,
     /// The lock is free, and it is the turn of that owner.
@@ -352,7 +352,7 @@ impl AcquirePermit {
         }
     }
 
-    /// What is looked at before each send, also after a server has refused one: a job may have undone the attempt.
+    /// Checked before each send, also after a server has refused one: a job may have undone the attempt.
     fn still(&self) -> Arc<StillAttempting> {
         Arc::new(StillAttempting {
             entry: Arc::clone(&self.entry),
@@ -520,11 +520,11 @@ impl AcquirePermit {
     fn has_a_used_field(&self, owner: &Owner) -> bool {
         let Permit { field, target, .. } = &self.permit;
         let is_used = *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0;
-        // What is taken inside of another hold has its field.
+        // A hold inside another one shares its field.
         is_used && !self.entry.peek(|core| core.is_inside(&self.permit))
     }
 
-    /// What was handed over to this call.
+    /// The hold that was handed over to this call.
     fn granted(
         entry: &Arc<Entry>,
         permit: Permit,

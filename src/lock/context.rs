@@ -1,4 +1,4 @@
-//! What a call that takes a lock knows of its attempts, and what it answers if it does not get the lock.
+//! The state of an acquire from one attempt to the next, and its answer if it does not get the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::names::try_lock::TryLock;
 use crate::script;
 use crate::state::entry::Entry;
 
-/// What a call asks for.
+/// The arguments of an acquire.
 pub(super) struct Request<'a> {
     pub(super) entry: Arc<Entry>,
     pub(super) owner: &'a Owner,
@@ -36,7 +36,7 @@ impl Request<'_> {
         self.entry.catches_up(self.wait, self.began)
     }
 
-    /// The same for a call that goes no further by itself.
+    /// As `catches_up`, for a call that goes no further by itself.
     pub(super) async fn catch_up(&self) {
         if let Some(more) = self.catches_up() {
             Box::pin(tokio::time::sleep(more)).await;
@@ -44,7 +44,7 @@ impl Request<'_> {
     }
 }
 
-/// What is known of a call that takes a lock, from one attempt to the next.
+/// The state of an acquire, from one attempt to the next.
 pub(super) struct AcquireContext {
     /// Of the attempts that have failed. Boxed: nearly no call needs it.
     retries: Option<Box<Retries>>,

@@ -83,7 +83,7 @@ impl fmt::Debug for Script {
     }
 }
 
-/// What became of a guarded write with an id.
+/// The outcome of a guarded write with an id.
 ///
 /// # Examples
 ///

@@ -1,4 +1,4 @@
-//! What an owner sees of its hold: its state, how long it is guaranteed, and when it ends.
+//! An owner's view of its hold: its state, how long it is guaranteed, and when it ends.
 //!
 //! Local information only; nothing here asks Redis.
 

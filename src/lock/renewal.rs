@@ -139,7 +139,7 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     }
 }
 
-/// What falls due, in batches that each go over one connection.
+/// Waits for the renewals that fall due, in batches that each go over one connection.
 async fn next_due(locks: &Weak<Locks>) -> Option<Vec<Batch>> {
     // Unconstrained: tokio would hand out 128 timers at a time, and a beat would fall apart into
     // small calls. The loop inside ends when no timer is due any more.

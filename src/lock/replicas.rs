@@ -56,7 +56,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// What has to be asked about a taking, if anything.
+    /// The check of replicas that a taking needs, if any.
     pub(super) fn confirming(&self) -> Result<Option<Box<ReplicaCheck>>, Error> {
         let Some(wanted) = self.replicas else {
             return Ok(None);
@@ -75,7 +75,7 @@ impl<K> Lock<K> {
 pub(crate) struct ReplicaCheck {
     wanted: SyncReplicas,
     confirmer: Option<ReplicaProbe>,
-    /// What was taken: when it was sent, and its lease.
+    /// The latest taking: when it was sent, and its lease.
     taken: Option<(Instant, Duration)>,
     /// How many replicas have a taking for which that is not enough yet.
     unconfirmed: Option<u32>,
@@ -100,7 +100,7 @@ impl ReplicaCheck {
         Ok(())
     }
 
-    /// What a call may do next, which may be to take what was handed over.
+    /// The next step of a call, which may be to take a hold that was handed over.
     pub(super) async fn next(
         &mut self,
         waiter: &mut Waiter,

@@ -46,11 +46,11 @@ pub trait Adjustable: Lockable {
 
 /// The guard of such a lock.
 pub trait Held: Sized {
-    /// What the body of a section gets: it cannot release anything.
+    /// The argument of a section's body: it cannot release anything.
     type Hold;
-    /// What is known of a loss.
+    /// The report of a loss.
     type Loss: Send;
-    /// What a guard without a runtime dereferences to.
+    /// The target of a blocking guard's `Deref`.
     #[cfg(feature = "blocking")]
     type Known;
 
@@ -141,7 +141,7 @@ where
     }
 }
 
-/// What becomes of the value of a body when its lock is released: a loss discards it.
+/// Decides about the value of a body when its lock is released: a loss discards it.
 pub(crate) fn settled<T, E: From<Error>>(
     ended: Result<T, E>,
     released: Result<(), Error>,

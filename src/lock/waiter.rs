@@ -37,7 +37,7 @@ pub(super) struct Waiter {
     warned: bool,
     /// Nothing but the lock ends its wait, unless the server does not answer.
     has_no_end: bool,
-    /// What the latest attempt found.
+    /// The holder that the latest attempt found.
     found: Option<Box<HeldBy>>,
     /// It was no holder, but the owner whose turn it is.
     found_free: bool,
@@ -253,7 +253,7 @@ impl Waiter {
     }
 }
 
-/// What a waiter may do when its turn has come.
+/// The next step of a waiter whose turn has come.
 pub(super) enum Next {
     Attempt(Permit),
     /// The lock is there, since then: another caller of this client has handed it over.
@@ -490,5 +490,5 @@ impl Retries {
 /// With less time left no other attempt is made.
 const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 
-/// What is said of a call whose time was over before an answer came.
+/// The cause of an error when a call's time was over before an answer came.
 pub(crate) const NOT_IN_TIME: &str = "no answer within the time that the call was given";

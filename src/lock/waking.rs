@@ -1,4 +1,4 @@
-//! What wakes a call that waits: a subscription, which is requested and then confirmed by the server, or pauses.
+//! How a waiting call is woken: by a subscription, which is requested and then confirmed by the server, or by pauses.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;

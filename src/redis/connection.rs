@@ -193,7 +193,7 @@ impl Connection {
     }
 }
 
-/// What a test's connection answers.
+/// The answers of a test's connection.
 #[cfg(feature = "test-util")]
 fn judged(
     answer: Result<Reply, ConnectionError>,
@@ -215,7 +215,7 @@ pub(crate) fn slot_of(key: &str) -> u16 {
 mod tests {
     use super::*;
 
-    /// What a server's CLUSTER KEYSLOT answers.
+    /// The answer of a server's CLUSTER KEYSLOT.
     #[test]
     fn a_slot_is_that_of_the_tag_or_of_the_whole_key() {
         for (key, slot) in [

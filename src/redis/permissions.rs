@@ -101,7 +101,7 @@ const PERMISSIONS: &[(When, &str, &str)] = &[
     (CLUSTER, "+asking", "ASKING"),
 ];
 
-/// What decides which permissions are needed, and what the commands are about.
+/// Decides which permissions are needed, and which keys and channels the commands use.
 struct CheckContext<'a> {
     lock: &'a LockName,
     /// The name of no key, field or channel.

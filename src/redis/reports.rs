@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::transport::{ConnectionError, Reply};
 use crate::base::runtime::{event, sleep_until};
 
-/// What was reported, until the renewal task asks for it.
+/// Reported keys, until the renewal task takes them.
 #[derive(Default)]
 pub(crate) struct Reports {
     /// How many connections to each server are to report. None: they are not wanted.
@@ -36,7 +36,7 @@ struct Reported {
     paused_until: Option<Instant>,
 }
 
-/// What others have changed.
+/// The keys that others have changed.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Changed {
     pub(crate) keys: BTreeSet<Box<str>>,

@@ -38,7 +38,7 @@ use {
 #[derive(Debug, Clone)]
 pub(crate) enum Tls {}
 
-/// What a connection is made from. Not `Debug`: it contains the password.
+/// The settings of a connection. Not `Debug`: they contain the password.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(super) target: Target,
@@ -50,7 +50,7 @@ pub(crate) struct Settings {
     pub(crate) fence: bool,
     /// Servers are to report changes of what is held.
     pub(super) tracking: bool,
-    /// What every connection is called at the server.
+    /// The name of every connection on the server.
     pub(super) client_name: Option<Arc<str>>,
     /// As whom to ask the sentinels; `None`: without credentials.
     pub(super) sentinel_credentials: Option<Credentials>,
@@ -66,7 +66,7 @@ pub(super) enum Target {
     Custom(Arc<dyn Transport>),
 }
 
-/// What the address leads to.
+/// The topology that the URL leads to.
 #[derive(Clone)]
 pub(super) enum Kind {
     /// One server.
@@ -77,7 +77,7 @@ pub(super) enum Kind {
     Sentinel(Vec<Address>, String),
 }
 
-/// What a server must be before its connection may be used.
+/// The role that a server must have before its connection may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expected {
     Nothing,

@@ -1,4 +1,4 @@
-//! What the URL leads to, and how it is opened: one server, a cluster, or servers behind Sentinel.
+//! The topology behind a URL, and how it is opened: one server, a cluster, or servers behind Sentinel.
 
 pub(super) mod cluster;
 pub(super) mod confirmer;

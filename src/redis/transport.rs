@@ -1,4 +1,4 @@
-//! What passes over a connection, whichever library makes it: words, replies, errors, messages. And the seam
+//! Values that pass over a connection, whichever library makes it: words, replies, errors, messages. And the seam
 //! through which a test puts connections of its own in the place of real ones.
 
 #![cfg_attr(
@@ -36,7 +36,7 @@ pub enum Arg {
 /// The words of a command: as many as most have.
 pub(crate) type CommandWords = SmallVec<[Arg; 8]>;
 
-/// What a command answered.
+/// The reply to a command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     /// Nothing.
@@ -70,7 +70,7 @@ impl Reply {
         }
     }
 
-    /// What it looks like, whatever its values.
+    /// Its shape, whatever its values.
     pub(crate) fn shape(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -102,7 +102,7 @@ pub(crate) const NO_LIMIT: Duration = Duration::MAX;
 /// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a connection of a test is for.
+/// The purpose of a connection of a test.
 #[cfg(feature = "test-util")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -149,7 +149,7 @@ pub enum ConnectionError {
     Refused(Box<Refusal>),
     /// Nothing of it was written, and nothing will be.
     NotSent {
-        /// What came before.
+        /// The event before it.
         why: String,
         /// That was the end of the connection.
         has_ended: bool,
@@ -173,7 +173,7 @@ impl ConnectionError {
         matches!(self, Self::Refused(refusal) if !refusal.kind.is_of_the_server())
     }
 
-    /// What a server has said in place of accepting the connection. It is about no command.
+    /// Returns the error of a server that did not accept the connection. It is about no command.
     pub(crate) fn of_a_connection(self) -> Self {
         match self.is_about_the_command() {
             true => Self::Lost(self.to_string()),
@@ -293,13 +293,13 @@ mod custom {
             Vec::new()
         }
 
-        /// The same for another node.
+        /// As this transport, for another node.
         fn leading_to(&self, host: &str, port: u16) -> Arc<dyn Transport> {
             unreachable!("one server does not name {host}:{port}")
         }
     }
 
-    /// What is done with a report: of a key, or of everything.
+    /// Called with each report: of a key, or of everything.
     pub type Report = Arc<dyn Fn(Option<&str>) + Send + Sync>;
 
     /// One connection.
@@ -322,7 +322,7 @@ mod custom {
             timeout: Duration,
         ) -> BoxFuture<'_, Result<String, ConnectionError>>;
 
-        /// What is heard from now on. Asked for once.
+        /// The messages from now on. Asked for once.
         fn messages(&self) -> UnboundedReceiver<PubSubEvent>;
 
         /// Has `report` called with each key that was read over this connection and that another one has changed since.

@@ -213,7 +213,7 @@ async fn exchange<T: 'static>(
 /// before Redis 7.2 that reports changes tracks each of them at each command of the script that reads.
 const OTHERS_MAX: usize = 500;
 
-/// What a reply says.
+/// The meaning of a reply.
 fn answered<T>(call: &Call<T>, received: Received) -> Result<ScriptAnswer<T>, CallError> {
     let Received {
         reply,
@@ -236,7 +236,7 @@ fn answered<T>(call: &Call<T>, received: Received) -> Result<ScriptAnswer<T>, Ca
     }
 }
 
-/// What is said of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
+/// The error of a send that it makes no sense to repeat. `earlier`: one before it has no answer.
 fn final_error<T>(
     call: Option<&Call<T>>,
     while_doing: Operation,

@@ -1,4 +1,4 @@
-//! What there is of a lock at its server.
+//! The state of a lock on its server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) enum Inspected {
     Held {
         /// The first is the one to name: a writer before readers.
         holders: SmallVec<[Seen; 1]>,
-        /// What the server's clock showed, since 1970. `None`: it was not asked for, or may not be read.
+        /// The server's time, since 1970. `None`: it was not asked for, or may not be read.
         clock: Option<Duration>,
         /// If it was asked for, and there is one.
         token: Option<Token>,

@@ -1,4 +1,4 @@
-//! What keeps a client running, how it ends, and what that reports.
+//! How a client is kept running, how it ends, and what that reports.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What tests do between a step and its effects, with the feature `test-util`.
+//! A hook for tests between a step and its effects, with the feature `test-util`.
 
 use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};

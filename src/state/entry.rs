@@ -134,7 +134,7 @@ pub(crate) struct Entry {
 
 struct Facts {
     core: LockCore,
-    /// What the core knows by number: holds and waiters.
+    /// The objects that the core's numbers stand for: holds and waiters.
     holds: SmallMap<HoldId, Arc<HoldStatus>>,
     waiters: SmallMap<WaiterId, Arc<Notify>>,
     /// Unlocks that wait for their outcome.
@@ -158,7 +158,7 @@ impl Facts {
     }
 }
 
-/// What is left to do when the mutex is free.
+/// The work that is left when the mutex is free.
 #[derive(Default)]
 struct Deferred {
     effects: Effects,

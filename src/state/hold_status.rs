@@ -14,7 +14,7 @@ pub(crate) type Taken = (HoldId, Arc<HoldStatus>);
 /// How many holds were lost.
 static LOSSES: AtomicU32 = AtomicU32::new(0);
 
-/// What a hold and its guard share: whether and how the hold has ended. It ends once.
+/// The state that a hold and its guard share: whether and how the hold has ended. It ends once.
 #[derive(Debug, Default)]
 pub(crate) struct HoldStatus {
     token: Option<Token>,
@@ -40,7 +40,7 @@ impl HoldStatus {
         }
     }
 
-    /// What its fenced lock has given to the hold.
+    /// The token that a fenced lock has given to the hold.
     pub(crate) fn token(&self) -> Option<Token> {
         self.token
     }

@@ -1,4 +1,4 @@
-//! What the crate `metrics` is given: calls and holds, by the class that the caller names, and totals to alert on.
+//! Values for the crate `metrics`: calls and holds, by the class that the caller names, and totals to alert on.
 //! Without the feature nothing is measured, and nothing is kept.
 //!
 //! A recorder is the user's code: it is called where no mutex is held, and a panic of it ends with the measurement.
@@ -70,7 +70,7 @@ mod with_metrics {
         isolated(|| metrics::counter!(name).increment(amount));
     }
 
-    /// What the locks of one purpose are called together.
+    /// The common name of the locks of one purpose.
     #[derive(Clone, Copy)]
     pub(crate) struct Class {
         name: &'static str,

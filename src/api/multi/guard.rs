@@ -351,7 +351,7 @@ pub struct MemberLoss {
     pub lock: String,
     /// The kind of the lock; of a read-write lock the part whose hold was lost.
     pub kind: LockKind,
-    /// What ended its hold.
+    /// The reason why its hold ended.
     pub reason: LossReason,
 }
 

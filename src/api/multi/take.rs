@@ -94,7 +94,7 @@ pub(super) async fn take(
     }
 }
 
-/// What an attempt at one lock has found.
+/// The outcome of an attempt at one lock.
 enum MemberFound {
     Taken(LockGuard),
     /// `is_answer`: its server has answered meanwhile. Otherwise only owners of its client are known to be in the way.
@@ -152,7 +152,7 @@ fn in_one_order(members: &[Lock]) -> Vec<usize> {
     order
 }
 
-/// What a call has heard of one lock.
+/// The answers that a call has had about one lock.
 #[derive(Clone, Default)]
 struct Heard {
     /// Since when rounds have failed because of it, without an answer about it.

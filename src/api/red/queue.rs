@@ -27,7 +27,7 @@ pub(super) struct RedQueue {
     rounds: watch::Sender<Rounds>,
 }
 
-/// What the servers have answered to the rounds of one queue.
+/// The answers of the servers to the rounds of one queue.
 #[derive(Default)]
 struct Rounds {
     /// Whether the lock is held, at some time.
@@ -206,7 +206,7 @@ pub(super) struct Checked {
     answered: Notify,
 }
 
-/// What is known of where a member is.
+/// The location of a member, as far as it is known.
 #[derive(Clone, Default)]
 struct MemberLocation {
     /// `Some(None)`: the user may not ask.

@@ -60,7 +60,7 @@ pub(super) enum RedEnding {
     Lost(LossReason),
 }
 
-/// What is known of one server.
+/// The state of one server.
 enum MemberState {
     Asked,
     /// Asked for then.

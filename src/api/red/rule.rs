@@ -1,8 +1,8 @@
-//! What the answers of several servers amount to. Plain data: no lock, no clock.
+//! The verdict of several servers' answers. Plain data: no lock, no clock.
 
 use tokio::time::Instant;
 
-/// What one server has said.
+/// The answer of one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
     /// Nothing yet.

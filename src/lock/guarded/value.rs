@@ -1,4 +1,4 @@
-//! What a script returned.
+//! The value that a script returned.
 
 use crate::redis::Reply;
 

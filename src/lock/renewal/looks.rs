@@ -111,7 +111,7 @@ impl Looks {
         sleep_until(self.until.filter(|_| is_behind)).await;
     }
 
-    /// What is to be looked at now, as calls to be sent.
+    /// Takes the looks that may be sent now, as calls.
     pub(super) fn take(&mut self, locks: &Locks) -> Vec<Batch> {
         let now = Instant::now();
         if self.until.is_none_or(|until| until <= now) {

@@ -19,13 +19,13 @@ use crate::redis::transport::{ConnectionError, Reply};
 
 pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
 
-/// What is expected of the reply to a command.
+/// The expected shape of the reply to a command.
 pub(in crate::redis) struct ExpectedReply {
     /// The command, or the script.
     pub(in crate::redis) command: &'static str,
     /// Whether it calls a script that the server may not know.
     pub(in crate::redis) by_hash: bool,
-    /// What a PING brings back, and nothing else does.
+    /// The argument of a PING, which only its own reply contains.
     pub(in crate::redis) nonce: Option<Arc<str>>,
     pub(in crate::redis) fits: Fits,
     pub(in crate::redis) judge: Arc<ReplyChecker>,
@@ -75,7 +75,7 @@ impl ExpectedReply {
         Ok(answer)
     }
 
-    /// What makes an answer one that the command cannot have.
+    /// Returns why the command cannot have this answer.
     fn misfit(&self, answer: &Answer) -> Option<ImpossibleReply> {
         let shape = match answer {
             Ok(reply) if self.is_shifted(answer) || !self.fits.allow(reply) => reply.shape(),
@@ -101,12 +101,12 @@ impl ExpectedReply {
     }
 }
 
-/// What the replies on a connection say of it.
+/// Judges a connection by its replies.
 pub(in crate::redis) struct ReplyChecker {
     misfits: Arc<ImpossibleReplies>,
     /// The answer after which no other one counts.
     misfit: OnceLock<ImpossibleReply>,
-    /// What each nonce of this connection begins with.
+    /// The prefix of each nonce of this connection.
     token: String,
     nonces: AtomicU64,
     /// Since when there was always a command without a reply, in microseconds since the connection was opened. `NEVER`:

@@ -1,4 +1,4 @@
-//! What drives a connection for commands: a writer that commands of many callers share, and a reader that completes
+//! Drives a connection for commands: a writer that commands of many callers share, and a reader that completes
 //! requests in their order.
 //!
 //! The reader and the writer are tasks of their own. A task that is woken runs after the one that has woken it, on the same
@@ -25,7 +25,7 @@ use super::stream::{Stream, failed};
 use crate::redis::reports::LaneReports;
 use crate::redis::transport::ConnectionError;
 
-/// What the callers of a connection share with its tasks.
+/// The state that the callers of a connection share with its tasks.
 #[derive(Default)]
 pub(super) struct DriverShared {
     /// Locked before `socket` where both are; not while the waker of a caller is called.
@@ -94,7 +94,7 @@ impl DriverShared {
         Ok(added)
     }
 
-    /// What the server sends by itself goes there, from now on.
+    /// From now on the server's pushes go there.
     pub(super) fn report_to(&self, reports: LaneReports) {
         // It is set once.
         _ = self.reports.set(reports);

@@ -86,7 +86,7 @@ pub(in crate::redis) fn connect_error(settings: &Settings, problem: ConnectionEr
     failed.into_error(settings)
 }
 
-/// What is known of a connection without a message of the server, as a sentence.
+/// Explains, as a sentence, why a connection failed without a message of the server.
 pub(in crate::redis) fn explained(problem: ConnectionError, tls: bool) -> ConnectionError {
     match problem {
         ConnectionError::Lost(text) if text == WEB_SERVER => {

@@ -89,7 +89,7 @@ impl Multiplexed {
         Ok(())
     }
 
-    /// What the server sends by itself goes there, from now on.
+    /// From now on the server's pushes go there.
     pub(super) fn report_to(&self, reports: LaneReports) {
         self.0.report_to(reports);
     }

@@ -16,7 +16,7 @@ use crate::redis::transport::{ConnectionError, Reply};
 pub(super) enum Arrived {
     /// The reply to the first request that has none.
     Reply(Answer),
-    /// What the server sends by itself.
+    /// A push of the server.
     Push(Reply),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Replies {
 /// From where to where.
 type ByteRange = (usize, usize);
 
-/// What is no reply, or too large a one.
+/// Bytes that are no reply, or too large a one.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Malformed {
     Length,

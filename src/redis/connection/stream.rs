@@ -9,7 +9,7 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::redis::settings::{Server, ServerPlace, Socket};
 use crate::redis::transport::ConnectionError;
 
-/// What a connection reads from and writes to.
+/// The byte stream of a connection.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
@@ -33,7 +33,7 @@ pub(super) async fn open(server: &Server) -> Result<Box<dyn Stream>, ConnectionE
     Ok(Box::new(stream))
 }
 
-/// What the operating system says, without the number; or what rustls has found.
+/// The operating system's message, without the number; or the problem that rustls has found.
 pub(super) fn failed(problem: io::Error) -> ConnectionError {
     #[cfg(feature = "tls-rustls")]
     if problem

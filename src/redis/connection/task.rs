@@ -1,10 +1,10 @@
-//! What drives a connection.
+//! The task that drives a connection.
 
 use tokio::task::{AbortHandle, JoinHandle};
 
 use crate::redis::transport::BoxFuture;
 
-/// What drives a connection. It ends with the connection, and dropping it ends the connection.
+/// The task that drives a connection. It ends with the connection, and dropping it ends the connection.
 pub(in crate::redis) struct Task {
     /// Whether it has panicked. `None`: it has ended.
     ended: Option<BoxFuture<'static, bool>>,

@@ -15,7 +15,7 @@ use crate::redis::settings::address::Address;
 /// The identity of a server, whatever its address: the node id in a cluster, the run id elsewhere.
 pub(in crate::redis) type ServerId = Arc<str>;
 
-/// What a connection turns out to lead to.
+/// The server that a connection turns out to lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::redis) enum Identified {
     /// The server that it was opened for.
@@ -89,7 +89,7 @@ impl Endpoint {
         }
     }
 
-    /// What a connection leads to whose server reports this identity.
+    /// Identifies the server of a connection by the identity that it reports.
     pub(in crate::redis) fn identify(&self, found: Option<&ServerId>) -> Identified {
         match &self.identify {
             None => Identified::Same,

@@ -36,7 +36,7 @@ impl fmt::Display for ConnectionFence {
     }
 }
 
-/// What the lanes of a client know of their fences, counted where it changes: calls ask for it.
+/// The fences of a client's lanes, counted where they change: calls read the counters.
 #[derive(Default)]
 pub(in crate::redis) struct Fences {
     /// How many times a connection was replaced without a fence.

@@ -94,7 +94,7 @@ impl Link {
         }
     }
 
-    /// What happened on this connection, for an error.
+    /// Makes the cause of an error on this connection.
     pub(crate) fn cause(&self, text: impl Into<String>) -> Box<Cause> {
         Cause::at(&self.server, text)
     }
@@ -353,7 +353,7 @@ impl Link {
         SendError::Unknown(problem.into_cause(&self.server))
     }
 
-    /// What is expected of the reply to a script.
+    /// The expected shape of the reply to a script.
     fn expected_of<T: 'static>(&self, form: ScriptForm, call: &Call<T>) -> ExpectedReply {
         ExpectedReply {
             command: call.script.name,
@@ -368,7 +368,7 @@ impl Link {
         }
     }
 
-    /// What is expected of the reply to a command without a script.
+    /// The expected shape of the reply to a command without a script.
     fn expected(&self, command: &'static str, fits: fn(&Reply) -> bool) -> ExpectedReply {
         ExpectedReply {
             command,

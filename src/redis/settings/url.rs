@@ -14,7 +14,7 @@ use crate::error::{self, Error};
 pub(crate) use parameters::Credentials;
 use parameters::Parameters;
 
-/// What an address says.
+/// The settings in a URL.
 pub(super) struct Given {
     pub(super) config: Config,
     pub(super) sentinel_credentials: Option<Credentials>,
@@ -196,7 +196,7 @@ pub(super) fn invalid(problem: &str) -> Error {
     }
 }
 
-/// What the scheme of an address asks for.
+/// The topology that a URL's scheme asks for.
 #[derive(Clone, Copy)]
 enum Scheme {
     Server,
@@ -206,7 +206,7 @@ enum Scheme {
 }
 
 impl Scheme {
-    /// What such an address looks like.
+    /// The form of such a URL.
     fn form(self) -> &'static str {
         match self {
             Self::Server => "redis://[user:password@]host[:port][/database]",

@@ -59,7 +59,7 @@ struct NodeConnection {
     _task: Task,
 }
 
-/// What a node reports.
+/// The report of a node.
 struct SlotReport {
     epoch: u64,
     ranges: Vec<Range>,
@@ -426,7 +426,7 @@ async fn ask_again(source: NodeConnection, time_limit: Duration) -> SeedAnswer<S
     (address, report)
 }
 
-/// What a node that sees its cluster working reports.
+/// The report of a node that sees its cluster working.
 async fn report(
     connection: &Connection,
     address: &Address,

@@ -61,7 +61,7 @@ struct MapState {
     in_use: BTreeSet<u16>,
     /// Servers that take over a route, and when that was last said.
     importing: BTreeMap<u16, Instant>,
-    /// What the last owner of a route said of its next one.
+    /// The next owner of a route, as its last one has said.
     moved: BTreeMap<u16, Moved>,
     /// Of the last table.
     epoch: u64,
@@ -77,7 +77,7 @@ struct Moved {
     at: Instant,
 }
 
-/// What `enter` has changed.
+/// The changes that `enter` has made.
 #[derive(Default)]
 struct Entered {
     /// Routes that have another server than before.

@@ -59,7 +59,7 @@ impl<'a> Route<'a> {
         self.lane
     }
 
-    /// What can be sent together has the same number.
+    /// Calls that can be sent together have the same number.
     pub(crate) fn number(self) -> usize {
         usize::from(self.group) * self.map.connections + self.lane
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::redis::settings::address::Address;
 use crate::redis::transport::ConnectionError;
 
-/// What came of asking a seed.
+/// The outcome of asking a seed.
 pub(in crate::redis) type SeedAnswer<T> = (Address, Result<T, ConnectionError>);
 
 /// Returns the answers in the order of the questions: all of them, or those that have come when `wait` has

@@ -31,7 +31,7 @@ use reports::{Report, SentinelReports};
 /// Watches a primary.
 pub(in crate::redis) struct Sentinels {
     settings: Arc<Settings>,
-    /// What the sentinels call the primary and its replicas.
+    /// The sentinels' name for the primary and its replicas.
     service: Arc<str>,
     reports: Mutex<SentinelReports>,
     /// Whether a warning about `down-after-milliseconds` was logged.

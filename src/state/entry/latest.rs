@@ -1,4 +1,4 @@
-//! What the server has last said of a lock.
+//! The server's latest answer about a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -19,7 +19,7 @@ use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
 use crate::redis::transport::{ConnectionError, PubSubEvent};
 
-/// What all tasks share.
+/// The state that all tasks share.
 pub(super) struct Common {
     pub(super) subscriptions: Arc<Subscriptions>,
     /// Notified when channels have lost their subscription.
@@ -32,7 +32,7 @@ pub(super) struct Shard {
     _ended: DropGuard,
 }
 
-/// What the task of a primary is to do, and what it has lost.
+/// The work of a primary's task, and the channels that it has lost.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) orders: Mutex<Orders>,
@@ -126,7 +126,7 @@ struct ShardTask {
     common: Arc<Common>,
     work: Arc<Work>,
     map: Arc<Map>,
-    /// What the connection has.
+    /// The channels of this connection.
     subscribed: BTreeSet<Arc<str>>,
     /// The channel that was subscribed to again last.
     probed: Arc<str>,
@@ -355,7 +355,7 @@ mod tests {
         }
     }
 
-    /// What a waiter is told whose channel is not confirmed.
+    /// The problem that a waiter reports while its channel is not confirmed.
     fn problem(common: &Common) -> Option<String> {
         let waiter = common.subscriptions.subscribe(&name("other"));
         let cause = Subscription::from(waiter).problem()?;

@@ -64,7 +64,7 @@ impl Channels {
     }
 }
 
-/// What a waiter listens to; dropping it leaves the channels.
+/// The channels of a waiter; dropping it leaves them.
 pub(crate) struct Subscription {
     classic: Option<Listener>,
     /// Boxed: outside of a cluster there is none.

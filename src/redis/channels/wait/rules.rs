@@ -1,4 +1,4 @@
-//! What the registry promises, rule by rule, to the subscriber and to the waiters.
+//! The promises of the registry, rule by rule, to the subscriber and to the waiters.
 
 use test_support::tokio;
 

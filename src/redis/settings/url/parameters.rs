@@ -8,13 +8,13 @@ use crate::redis::settings::address::host_and_port;
 
 /// Another node of the cluster, or another sentinel. May be there several times.
 pub(super) const NODE: &str = "node";
-/// What the sentinels call the primary and its replicas.
+/// The sentinels' name for the primary and its replicas.
 pub(super) const SERVICE_NAME: &str = "sentinelServiceName";
 /// As whom to ask the sentinels.
 pub(super) const SENTINEL_USERNAME: &str = "sentinelUsername";
 pub(super) const SENTINEL_PASSWORD: &str = "sentinelPassword";
 
-/// What the parameters of an address say.
+/// The settings in the parameters of a URL.
 pub(super) struct Parameters {
     pub(super) nodes: Vec<(String, u16)>,
     pub(super) service_name: Option<String>,

@@ -20,7 +20,7 @@ pub(super) struct Registry {
     addresses: BTreeMap<Address, u16>,
 }
 
-/// What a table or a redirect means by a name.
+/// The node that a table or a redirect means by a name.
 pub(super) struct Found {
     pub(super) number: u16,
     /// Another server than before has this number: it was reset, or took the address of one that is gone.
@@ -39,7 +39,7 @@ impl Found {
     }
 }
 
-/// What became of a number when its connection reported an identity.
+/// The outcome for a number when its connection reported an identity.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NumberOutcome {
     /// It is the server that it was taken for.

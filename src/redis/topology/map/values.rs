@@ -1,4 +1,4 @@
-//! What the map takes and leaves.
+//! The arguments and results of the map.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;

@@ -1,4 +1,4 @@
-//! What the sentinels have reported, and which primary follows from it. Pure.
+//! The reports of the sentinels, and the primary that follows from them. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::address::Address;
 
-/// What a sentinel reports of the primary.
+/// A sentinel's report of the primary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) epoch: u64,
