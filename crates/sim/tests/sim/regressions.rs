@@ -119,6 +119,25 @@ fn an_answer_that_takes_nearly_the_command_timeout_is_waited_for() {
     });
 }
 
+/// The call is answered in the moment in which a connection that was opened meanwhile gives the old one a chance; the PING is
+/// still under way.
+#[test]
+fn a_connection_that_answers_while_another_is_opened_is_kept() {
+    play(true, async |fixture| {
+        fixture.world.hold_answers(0, true);
+        let taking = begin(lock(&fixture.task(0))).await;
+        tokio::time::sleep(ms(450)).await;
+        fixture.world.hold_commands(0, true);
+        tokio::time::sleep(ms(80)).await;
+        fixture.world.hold_answers(0, false);
+        let guard = end(taking).await.expect("answered after 530 of 1000 ms");
+        tokio::time::sleep(ms(300)).await;
+        fixture.world.hold_commands(0, false);
+        assert_eq!(fixture.client.stats().reconnects_total, 0);
+        guard.unlock().await.expect("held");
+    });
+}
+
 /// Seed 15978: it was sent again over the same connection, on which nothing can be overtaken, and
 /// went down with it when another caller found the connection silent. Nothing was left of its time,
 /// or of its copies.
