@@ -42,7 +42,7 @@ pub(crate) use member::{MemberPlace, Retry, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
 use verbs::verbs;
-pub(crate) use waiter::{NOT_IN_TIME, SHORTEST_ANSWER, Wait};
+pub(crate) use waiter::{NOT_IN_TIME, Wait, has_time};
 
 /// A lock by its name. Cheap to clone, does no I/O by itself, and stores no hold.
 ///

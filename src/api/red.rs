@@ -19,7 +19,7 @@ use crate::base::runtime::{in_span, sleep_until, span};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
-use crate::lock::{Lock, Retry, SHORTEST_ANSWER, Wait};
+use crate::lock::{Lock, Retry, Wait, has_time};
 use crate::names::owner::Owner;
 use crate::state::bounds::LEASE_MAX;
 
@@ -240,10 +240,8 @@ impl RedLock {
         let mut pauses = home.pauses();
         let is_over = |deadline: Instant| deadline <= Instant::now();
         let ends = wait.answered_by(Instant::now());
-        // A turn right before the deadline says nothing of the servers.
-        let late = |ends| ends < Instant::now() + SHORTEST_ANSWER / 2;
-        let is_late = ends.is_some_and(late);
-        let mut was_busy = is_late && self.queue.is_known_busy();
+        let has_time = has_time(Instant::now(), ends);
+        let mut was_busy = !has_time && self.queue.is_known_busy();
         loop {
             self.checked.begin(&self.members);
             let (round, job) = Round::begin(&self.members, member_timeout, unpolled);
@@ -286,7 +284,7 @@ impl RedLock {
                     if error.is_none() && was_busy && limit < answered_by {
                         return Ok(None);
                     }
-                    if !is_late {
+                    if has_time {
                         self.queue.note_failure(began);
                     }
                     let none = || too_few(Operation::Acquiring, home.given_name());
@@ -458,7 +456,7 @@ impl fmt::Debug for RedLock {
     }
 }
 
-/// When the round comes after one that was busy, or split until its limit.
+/// Returns when the next round begins, after one that was busy, or split until its `limit`.
 fn next_round(pauses: &mut Backoff, limit: Instant) -> Instant {
     let mut pause = pauses.next();
     while Instant::now() >= limit && pause < SPLIT_PAUSE {

@@ -341,7 +341,7 @@ impl IntoIterator for Holds {
 
 #[cfg(feature = "test-util")]
 impl Holds {
-    /// Values that are kept twice agree.
+    /// Checks that values which are kept twice agree.
     pub(super) fn check(&self) {
         assert_eq!(*self, self.iter().cloned().collect());
     }

@@ -495,7 +495,7 @@ impl OwnerState {
     }
 }
 
-/// The knowledge of the count in Redis when an acquire is over.
+/// The count in Redis, as far as it is known when an acquire is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {
     /// It is the count that the acquire went to.

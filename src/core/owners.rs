@@ -219,7 +219,7 @@ impl Hash for Owners {
 
 #[cfg(feature = "test-util")]
 impl Owners {
-    /// Values that are kept twice agree.
+    /// Checks that values which are kept twice agree.
     pub(super) fn check(&self) {
         match &self.index {
             Some(index) => assert_eq!(**index, OwnerIndex::of(&self.states)),

@@ -457,7 +457,7 @@ impl Queue {
         self.waiters.keys().copied()
     }
 
-    /// Values that are kept twice agree.
+    /// Checks that values which are kept twice agree.
     #[cfg(feature = "test-util")]
     pub(super) fn check(&self) {
         let waiters = self.waiters.iter();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{NOT_IN_TIME, Retries, SHORTEST_ANSWER, Wait, Waiter};
+use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
 use crate::core::{Face, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
@@ -101,17 +101,15 @@ impl AcquireContext {
         self.asked_at = Some(Instant::now());
     }
 
-    /// Whether the server had the time to answer. An attempt right before the deadline says nothing of the server, however
-    /// late this process notices that the deadline has passed.
+    /// Whether it has made an attempt that the server had the time to answer.
     fn has_asked(&self, request: &Request<'_>) -> bool {
         let limit = request.wait.answered_by(request.began);
-        let had_time = |at| limit.is_none_or(|limit| at + SHORTEST_ANSWER / 2 <= limit);
-        self.asked_at.is_some_and(had_time)
+        self.asked_at.is_some_and(|at| has_time(at, limit))
     }
 
-    /// An attempt has failed so. The others of the client hear only of what says nothing about the lock: a late answer says
-    /// who had it. Nor do they hear of what a call concludes at its deadline without an attempt: no answer about the lock
-    /// would come and end it.
+    /// Lets the other calls of the client know that an attempt has failed without an answer about the lock; a late answer
+    /// says who had it. A call that only concludes an outage at its deadline does not come here: no answer about the lock
+    /// would end that mark.
     pub(super) fn attempt_failed(entry: &Entry, error: &Error) {
         let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
         if says_nothing && !error.is_late() {

@@ -302,7 +302,13 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
 }
 
 /// How long the answer to the first attempt is waited for, however short the wait is.
-pub(crate) const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+pub(super) const SHORTEST_ANSWER: Duration = Duration::from_millis(40);
+
+/// Whether the server has the time to answer by `limit` what is sent then. An attempt right before the deadline says nothing
+/// of the server, however late this process notices that the deadline has passed.
+pub(crate) fn has_time(sent_at: Instant, limit: Option<Instant>) -> bool {
+    limit.is_none_or(|limit| sent_at + SHORTEST_ANSWER / 2 <= limit)
+}
 
 /// How long what has arrived may take to be read.
 const CATCH_UP: Duration = Duration::from_millis(10);
