@@ -1,6 +1,7 @@
 //! Releases by hand: what an unlock waits for, what goes on in the background, and what is given
 //! up immediately.
 
+use redisson_lock::test_util::Role;
 use redisson_lock::{Error, test_util};
 use redisson_lock_test::sim::{Gossip, Latency, NODES};
 use sim::workload::{ClientPlan, World, connect, ms, runtime};
@@ -142,6 +143,36 @@ fn an_unlock_that_joins_a_release_is_sent_although_the_lease_is_over() {
         assert!(matches!(first, Err(Error::NoAnswer { .. })), "{first:?}");
         let second = second.await.expect("no panic");
         assert!(matches!(second, Err(Error::Lost { .. })), "{second:?}");
+        fixture.rest().await;
+        assert_eq!(fixture.client.stats().releasing, 0);
+    });
+}
+
+/// It joins a release of a dropped guard, and the process stands still until the lease is over: it was given up with what
+/// the guard had left, without an attempt for the unlock.
+#[test]
+fn an_unlock_that_joins_a_failed_release_is_sent_although_the_lease_is_over() {
+    play(true, async |fixture| {
+        let lock_of = fixture.task(0).lease(ms(200));
+        let outer = lock_of.lock().await.expect("free");
+        let inner = lock_of.lock().await.expect("re-entered");
+        let lose_an_attempt = || {
+            fixture.world.cut(0, Role::Commands, true);
+            fixture.world.hold_answers(0, false);
+        };
+        fixture.world.hold_answers(0, true);
+        drop(inner);
+        tokio::time::sleep(ms(5)).await;
+        lose_an_attempt();
+        // There is another connection, and soon another attempt.
+        tokio::time::sleep(ms(15)).await;
+        fixture.world.hold_answers(0, true);
+        tokio::time::sleep(ms(15)).await;
+        let unlock = begin(outer.unlock()).await;
+        tokio::time::advance(ms(400)).await;
+        lose_an_attempt();
+        let unlock = unlock.await.expect("no panic");
+        assert!(matches!(unlock, Err(Error::Lost { .. })), "{unlock:?}");
         fixture.rest().await;
         assert_eq!(fixture.client.stats().releasing, 0);
     });
