@@ -132,7 +132,7 @@ pub fn explore(options: &Explore) -> Result<(), Problem> {
             "--package",
             "sim",
         ]);
-        command.args(["--bin", "explore", "--", world]);
+        command.args(["--example", "browse", "--", world]);
     } else {
         command = cargo(&["test", "--quiet"]);
         command.args(EXPLORER).args(["--", "--nocapture"]);

@@ -1,4 +1,4 @@
-//! One world of the explorer in a browser.
+//! One world of the explorer in a browser. An example, because every test of this package would link a binary.
 
 use sim::explorer;
 use stateright::Model;
