@@ -25,7 +25,7 @@ use crate::state::bounds::LEASE_MAX;
 
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Checked, FailedRounds, RedCaller, RedQueue, too_few};
-use quorum_hold::{Round, RoundOutcome};
+use quorum_hold::{Failure, Round, RoundOutcome};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -275,8 +275,13 @@ impl RedLock {
                         return Ok(None);
                     }
                 }
-                RoundOutcome::TooFew(error) => {
+                RoundOutcome::TooFew(failure) => {
                     drop(round);
+                    let (error, of_minority) = match failure {
+                        Some(Failure::OfQuorum(error)) => (Some(error), None),
+                        Some(Failure::OfMinority(error)) => (None, Some(error)),
+                        None => (None, None),
+                    };
                     let error = error.or_else(|| self.outage(wait, called));
                     // Or what the round before it has met, if that has failed too.
                     let error = error.or_else(|| retry.take_failure());
@@ -288,7 +293,7 @@ impl RedLock {
                         self.queue.note_failure(began);
                     }
                     let none = || too_few(Operation::Acquiring, home.given_name());
-                    let error = error.unwrap_or_else(none);
+                    let error = error.or(of_minority).unwrap_or_else(none);
                     retry.failed(error).await?;
                 }
             }

@@ -205,7 +205,7 @@ impl QuorumHold {
     }
 
     /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
-    fn error(&self) -> Option<Error> {
+    fn failure(&self) -> Option<Failure> {
         let mut state = self.state.lock();
         let (mut passing, mut lasting) = (Vec::new(), Vec::new());
         for member_state in &mut state.member_states {
@@ -220,12 +220,17 @@ impl QuorumHold {
             }
         }
         let others = self.servers - lasting.len();
+        let is_decisive = others - passing.len() < self.quorum();
         let failed = if others < self.quorum() {
             lasting
         } else {
             passing
         };
-        failed.into_iter().next()
+        let error = failed.into_iter().next()?;
+        Some(match is_decisive {
+            true => Failure::OfQuorum(error),
+            false => Failure::OfMinority(error),
+        })
     }
 
     /// A server has extended its fixed lease.
@@ -492,7 +497,15 @@ pub(super) struct Round {
 pub(super) enum RoundOutcome {
     Taken,
     Busy,
-    TooFew(Option<Error>),
+    TooFew(Option<Failure>),
+}
+
+/// An error of a server to which a round has too few answers.
+pub(super) enum Failure {
+    /// Without the servers that have failed there is no quorum.
+    OfQuorum(Error),
+    /// The others have had no time to answer.
+    OfMinority(Error),
 }
 
 /// For each server, whether it has answered.
@@ -526,7 +539,7 @@ impl Round {
         let found = match verdict {
             Verdict::Taken => return (RoundOutcome::Taken, answered),
             Verdict::Busy | Verdict::Undecided => RoundOutcome::Busy,
-            Verdict::Silent => RoundOutcome::TooFew(self.quorum_hold.error()),
+            Verdict::Silent => RoundOutcome::TooFew(self.quorum_hold.failure()),
         };
         // The guards are dropped here: their clients release them in the background.
         drop(self.quorum_hold.end(RedEnding::Released));
