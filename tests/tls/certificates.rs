@@ -1,10 +1,7 @@
 //! Certificates of a test, and servers that have them.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use test_support::Server;
+use test_support::{Server, TempDir, temporary_folder};
 
 /// A certificate with its key, in PEM.
 pub(crate) struct Issued {
@@ -48,19 +45,15 @@ impl Authority {
 }
 
 /// Files of a test, gone with it.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct Folder(TempDir);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (process, nth) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let folder = std::env::temp_dir().join(format!("redisson-lock-tls-{process}-{nth}"));
-        std::fs::create_dir_all(&folder).expect("a temporary folder");
-        Self(folder)
+        Self(temporary_folder())
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, text).expect("written");
         path.into_os_string().into_string().expect("text")
     }
@@ -79,12 +72,6 @@ impl Folder {
         .into_iter()
         .flat_map(|(name, value)| [name.to_owned(), value])
         .collect()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

@@ -50,9 +50,10 @@ pub use scripts::{
     ACQUIRE, FORCE_UNLOCK, INSPECT, PASS, RELEASE, RENEW, TOUCH, acquire_to, is_script, release_to,
 };
 pub use sentinel::{DOWN_AFTER, SERVICE, Sentinels};
-pub use server::{Control, Monitor, Server, has_listener};
+pub use server::{Control, Monitor, Server, has_listener, temporary_folder};
 pub use stalls::{processor_time, stalls};
 pub use steps::{Steps, drop_at_each_poll};
+pub use tempfile::TempDir;
 pub use test_cluster::{TestCluster, nothing_is_left};
 pub use test_macros::test;
 pub use test_server::{TestServer, replicas_of};

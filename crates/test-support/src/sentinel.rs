@@ -3,7 +3,9 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::server::{Control, Server, answers, free_port, server_binary};
+use tempfile::TempDir;
+
+use crate::server::{Control, Server, answers, free_port, server_binary, temporary_folder};
 use crate::{eventually, ms};
 
 /// Servers behind sentinels.
@@ -16,7 +18,8 @@ struct Sentinel {
     child: Child,
     port: u16,
     tls_port: Option<u16>,
-    folder: std::path::PathBuf,
+    /// Gone with it.
+    _folder: TempDir,
 }
 
 /// After that long without an answer a server counts as down.
@@ -225,17 +228,13 @@ impl Sentinel {
     fn start_once(primary: &str, tls: Option<&[&str]>) -> Self {
         let port = free_port();
         let tls_port = tls.map(|_| free_port());
-        let folder = std::env::temp_dir().join(format!(
-            "redisson-lock-sentinel-{}-{port}",
-            std::process::id()
-        ));
-        std::fs::create_dir_all(&folder).expect("a temporary folder");
-        let file = folder.join("sentinel.conf");
+        let folder = temporary_folder();
+        let file = folder.path().join("sentinel.conf");
         let down_after = DOWN_AFTER.as_millis();
         let settings = format!(
             "port {port}\nbind 127.0.0.1\ndir {}\nsentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
              sentinel down-after-milliseconds {SERVICE} {down_after}\nsentinel failover-timeout {SERVICE} 5000\n",
-            folder.display()
+            folder.path().display()
         );
         std::fs::write(&file, settings).expect("written");
         let child = Command::new(server_binary())
@@ -255,7 +254,7 @@ impl Sentinel {
             child,
             port,
             tls_port,
-            folder,
+            _folder: folder,
         }
     }
 }
@@ -264,6 +263,5 @@ impl Drop for Sentinel {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

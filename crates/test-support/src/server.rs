@@ -6,14 +6,16 @@ use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 /// A redis-server on a free port, ended with its handle.
 pub struct Server {
     child: Child,
     pub port: u16,
     /// For connections by TLS, if it was started with such a port.
     pub tls_port: Option<u16>,
-    /// Where it may write; gone with the server.
-    folder: std::path::PathBuf,
+    /// Where it may write; gone with the server. Its own: another start that fails on the same port removes nothing here.
+    folder: TempDir,
     settings: Vec<String>,
 }
 
@@ -34,29 +36,27 @@ impl Server {
 
     pub(crate) fn start_on(tls: bool, settings: &[&str]) -> Self {
         crate::stalls::watch();
-        for _ in 0..20 {
-            let port = free_port();
-            let tls_port = tls.then(free_port);
-            let folder =
-                std::env::temp_dir().join(format!("redisson-lock-{}-{port}", std::process::id()));
-            std::fs::create_dir_all(&folder).expect("a temporary folder");
-            let mut settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
-            if let Some(tls_port) = tls_port {
-                settings.extend(["--tls-port".to_owned(), tls_port.to_string()]);
-            }
-            let child = spawn(port, &folder, &settings);
-            let mut server = Self {
-                child,
-                port,
-                tls_port,
-                folder,
-                settings,
-            };
-            if server.answers() {
-                return server;
-            }
+        (0..20)
+            .find_map(|_| Self::start_once(free_port(), tls.then(free_port), settings))
+            .expect("a redis-server can be started on a free port")
+    }
+
+    /// `None`: it could not have the port.
+    fn start_once(port: u16, tls_port: Option<u16>, settings: &[&str]) -> Option<Self> {
+        let folder = temporary_folder();
+        let mut settings: Vec<String> = settings.iter().map(|&word| word.to_owned()).collect();
+        if let Some(tls_port) = tls_port {
+            settings.extend(["--tls-port".to_owned(), tls_port.to_string()]);
         }
-        panic!("no redis-server could be started on a free port");
+        let child = spawn(port, folder.path(), &settings);
+        let mut server = Self {
+            child,
+            port,
+            tls_port,
+            folder,
+            settings,
+        };
+        server.answers().then_some(server)
     }
 
     pub fn url(&self) -> String {
@@ -85,7 +85,7 @@ impl Server {
     pub fn start_again(&mut self) {
         // A connection of another program may have come from this port meanwhile.
         for _ in 0..20 {
-            self.child = spawn(self.port, &self.folder, &self.settings);
+            self.child = spawn(self.port, self.folder.path(), &self.settings);
             if self.answers() {
                 return;
             }
@@ -144,10 +144,14 @@ pub(crate) fn answers(child: &mut Child, port: u16) -> bool {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = std::fs::remove_dir_all(&self.folder);
+        self.kill();
     }
+}
+
+/// A folder of a test, gone with it.
+pub fn temporary_folder() -> TempDir {
+    let folder = tempfile::Builder::new().prefix("redisson-lock-").tempdir();
+    folder.expect("a temporary folder")
 }
 
 fn spawn(port: u16, folder: &std::path::Path, settings: &[String]) -> Child {
@@ -331,5 +335,20 @@ fn shown(value: &redis::Value) -> String {
         redis::Value::Okay => "OK".to_owned(),
         redis::Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(" "),
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A cluster's server ends itself if it cannot write its folder.
+    #[test]
+    fn a_start_that_fails_leaves_the_server_that_has_the_port_alone() {
+        let server = Server::start_with(&["--cluster-enabled", "yes"]);
+        assert!(Server::start_once(server.port, None, &[]).is_none());
+        let mut control = server.control();
+        assert_eq!(control.run(&["CLUSTER", "ADDSLOTS", "1"]), "OK");
+        assert_eq!(control.run(&["PING"]), "PONG");
     }
 }

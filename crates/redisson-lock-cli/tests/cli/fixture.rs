@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use test_support::{Control, Server};
+use test_support::{Control, Server, TempDir, temporary_folder};
 
 pub(crate) const LOCK: &str = "stock:42";
 
@@ -25,19 +24,14 @@ const LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) struct Fixture {
     pub(crate) server: Server,
-    folder: PathBuf,
+    folder: TempDir,
 }
 
 impl Fixture {
     pub(crate) fn new() -> Self {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("redisson-lock-cli-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a temporary folder");
         Self {
             server: Server::start(),
-            folder,
+            folder: temporary_folder(),
         }
     }
 
@@ -46,7 +40,7 @@ impl Fixture {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.folder.path().join(name)
     }
 
     /// The program with these arguments, told where the server is, in the folder.
@@ -55,7 +49,7 @@ impl Fixture {
         command
             .args(arguments)
             .env("REDISSON_LOCK_URL", self.server.url())
-            .current_dir(&self.folder)
+            .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
@@ -148,12 +142,6 @@ impl Fixture {
 
     pub(crate) fn is_free(&self) -> bool {
         self.control().number(&["EXISTS", LOCK]) == 0
-    }
-}
-
-impl Drop for Fixture {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
