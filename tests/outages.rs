@@ -503,7 +503,7 @@ async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
         let client = LockClient::connect(&proxy.url()).await.expect("connected");
         let lock = client.lock_of(kind, "a");
         proxy.slow_down(ms(60));
-        let loops = (0..8).map(|_| {
+        let loops = (0..16).map(|_| {
             let lock = lock.owned_by(&client.owner());
             tokio::spawn(async move {
                 loop {
@@ -513,9 +513,9 @@ async fn behind_callers_of_a_slow_server_the_lock_is_busy() {
             })
         });
         let loops: Vec<_> = loops.collect();
-        eventually("they queue", ms(5_000), || client.stats().waiting >= 6).await;
+        eventually("they queue", ms(5_000), || client.stats().waiting >= 14).await;
         for _ in 0..3 {
-            let found = lock.owned_by(&client.owner()).try_lock_for(ms(150)).await;
+            let found = lock.owned_by(&client.owner()).try_lock_for(ms(400)).await;
             assert_matches!(found, Ok(None), "{kind}");
         }
         loops.iter().for_each(tokio::task::JoinHandle::abort);

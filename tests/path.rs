@@ -149,7 +149,12 @@ fn a_held_lock_and_a_waiting_call_need_little_room() {
     const MORE: usize = 4_000;
     let (runtime, server) = (runtime(), Server::start());
     let client = runtime
-        .block_on(LockClient::connect(&server.url()))
+        .block_on(
+            // No renewal falls into the time that is measured.
+            LockClient::builder()
+                .watchdog_timeout(Duration::from_secs(600))
+                .connect(&server.url()),
+        )
         .expect("connected");
     let owner = client.owner();
     let mut guards = Vec::with_capacity(2 * MORE);

@@ -374,8 +374,8 @@ async fn a_member_that_is_lost_is_taken_again_although_others_of_the_process_wai
 #[tokio::test]
 async fn a_quorum_of_which_some_are_at_risk_is_held_at_risk() {
     let set = |builder: LockClientBuilder| {
-        let builder = builder.watchdog_timeout(ms(3_000));
-        builder.command_timeout(ms(250))
+        let builder = builder.watchdog_timeout(ms(6_000));
+        builder.command_timeout(ms(500))
     };
     let servers = Servers::with(3, set).await;
     let guard = taken(&servers.lock()).await;
@@ -383,12 +383,12 @@ async fn a_quorum_of_which_some_are_at_risk_is_held_at_risk() {
     let silent = &servers.servers[..2];
     silent.iter().for_each(|server| server.pause());
     let state = || guard.state() == HoldState::AtRisk;
-    eventually("at risk", ms(2_600), state).await;
+    eventually("at risk", ms(5_200), state).await;
     assert!(!guard.is_lost());
     assert_eq!(guard.servers(), 3, "those at risk have it too");
     silent.iter().for_each(|server| server.resume());
     let state = || guard.state() == HoldState::Held;
-    eventually("renewed", ms(900), state).await;
+    eventually("renewed", ms(1_800), state).await;
     guard.unlock().await.expect("held all the time");
     servers.finish().await;
 }

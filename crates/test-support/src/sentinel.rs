@@ -140,6 +140,17 @@ impl Sentinels {
         let down_after = DOWN_AFTER.as_millis().to_string();
         let words = ["down-after-milliseconds", &down_after];
         sentinel.run(&[&["SENTINEL", "SET", SERVICE], &words[..]].concat());
+        // A stall of this machine is no reason for the others to fail over again.
+        for other in (0..3).filter(|other| *other != nth) {
+            let mut sentinel = self.sentinel(other).expect("it runs");
+            sentinel.run(&[
+                "SENTINEL",
+                "SET",
+                SERVICE,
+                "down-after-milliseconds",
+                "60000",
+            ]);
+        }
     }
 
     /// Makes this server the primary and has these sentinels watch it, as an operator does by hand.
