@@ -13,6 +13,8 @@ mod tls;
 use crate::core::HeldBy;
 use crate::core::LossReason;
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::kind::LockKind;
@@ -21,7 +23,7 @@ pub use operation::Operation;
 pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;
 
-pub(crate) use cause::Cause;
+pub(crate) use cause::{Cause, Quorum};
 use cause::{Source, refusal};
 pub(crate) use refusal::{
     Denied, RefusalKind, is_from_server, is_of_a_replica, line_in_script, missing_channel,
@@ -51,16 +53,14 @@ use sentences::{auth, denied, no_answer, redis, refused};
 ///
 /// The text of an error about a server names it: host and port, or the path of its socket; of several nodes that were tried
 /// for a connection, all. No text has a password or an address with its parameters. The text does not repeat the error's source,
-/// such as the message of the server or of the operating system. For logs, both in one line:
+/// such as the message of the server or of the operating system. `Debug` prints both in one line, for logs, `unwrap` and a
+/// `main` that returns an error:
 ///
 /// ```
-/// fn with_causes(error: &dyn std::error::Error) -> String {
-///     let causes = std::iter::successors(error.source(), |cause| cause.source());
-///     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-/// }
-/// # assert_eq!(with_causes(&redisson_lock::Error::Closed), redisson_lock::Error::Closed.to_string());
+/// use redisson_lock::Error;
+/// assert_eq!(format!("{:?}", Error::Closed), Error::Closed.to_string());
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// This owner does not hold the lock, or holds it only through guards. Nothing changed.
@@ -267,13 +267,12 @@ pub enum Error {
 
     /// The script of a [guarded write](crate::HoldHandle::eval) failed. What it had written before stays; the lock is
     /// held.
-    #[error("the script of a guarded write under lock `{lock}` failed: its message says why")]
+    #[error("the script of a guarded write under lock `{lock}` failed: {message}")]
     ScriptFailed {
         /// The lock.
         lock: String,
         /// The server's message.
-        #[source]
-        source: Source,
+        message: String,
     },
 
     /// In a cluster a key of a [guarded write](crate::HoldHandle::eval) is in another slot than the lock. Nothing was
@@ -373,10 +372,10 @@ impl Error {
         }
     }
 
-    pub(crate) fn script_failed(lock: &str, source: impl Into<Source>) -> Self {
+    pub(crate) fn script_failed(lock: &str, message: impl fmt::Display) -> Self {
         Self::ScriptFailed {
             lock: lock.to_owned(),
-            source: source.into(),
+            message: message.to_string(),
         }
     }
 
@@ -443,17 +442,38 @@ impl Error {
     }
 
     /// Adds the name of the lock, one of several that are taken together.
-    pub(crate) fn about(mut self, lock: &Arc<str>) -> Self {
-        if let Self::NoAnswer { source, .. }
-        | Self::Refused { source, .. }
-        | Self::Auth { source }
-        | Self::Tls { source, .. }
-        | Self::PermissionDenied { source, .. } = &mut self
-        {
+    pub(crate) fn about(self, lock: &Arc<str>) -> Self {
+        self.with_source(|source| cause::about(source, lock))
+    }
+
+    /// The error of several servers that were asked together. `others`: those of the other servers that have not answered.
+    pub(crate) fn of_quorum(self, quorum: Quorum, others: impl IntoIterator<Item = Self>) -> Self {
+        let others = others.into_iter().filter_map(|mut other| {
+            let cause = cause::cause(other.server_source()?)?;
+            Some((Arc::clone(cause.server.as_ref()?), cause.text.clone()))
+        });
+        let others = others.collect();
+        self.with_source(|source| cause::known(source).of_quorum(quorum, others))
+    }
+
+    /// Changes the source of an error about a server.
+    fn with_source(mut self, change: impl FnOnce(Source) -> Source) -> Self {
+        if let Some(source) = self.server_source() {
             let anonymous: Source = Cause::new(None, "");
-            *source = cause::about(std::mem::replace(source, anonymous), lock);
+            *source = change(std::mem::replace(source, anonymous));
         }
         self
+    }
+
+    fn server_source(&mut self) -> Option<&mut Source> {
+        match self {
+            Self::NoAnswer { source, .. }
+            | Self::Refused { source, .. }
+            | Self::Auth { source }
+            | Self::Tls { source, .. }
+            | Self::PermissionDenied { source, .. } => Some(source),
+            _ => None,
+        }
     }
 
     /// Marks the error as that of a sentinel.
@@ -526,6 +546,15 @@ impl Error {
             Self::Refused { source, .. } => refusal(source),
             _ => None,
         }
+    }
+}
+
+/// The sentence, and the causes that it does not repeat.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut causes = std::iter::successors(StdError::source(self), |&cause| cause.source());
+        causes.try_for_each(|cause| write!(f, ": {cause}"))
     }
 }
 

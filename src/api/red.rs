@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{in_span, sleep_until, span};
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Quorum};
 use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
 use crate::lock::{Lock, Retry, Wait, has_time};
@@ -25,7 +25,7 @@ use crate::state::bounds::LEASE_MAX;
 
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Checked, FailedRounds, RedCaller, RedQueue, too_few};
-use quorum_hold::{Round, RoundOutcome};
+use quorum_hold::{Round, RoundOutcome, TooFew};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -196,11 +196,58 @@ impl RedLock {
         }
     }
 
-    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then.
-    fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
-        let outage = |member: &Lock| member.outage(wait, began);
-        let mut problems = self.members.iter().filter_map(outage);
+    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then: the error of one,
+    /// and which it is.
+    fn outage(&self, wait: Wait, began: Instant) -> Option<(usize, Error)> {
+        let outage = |(nth, member): (usize, &Lock)| Some((nth, member.outage(wait, began)?));
+        let mut problems = self.members.iter().enumerate().filter_map(outage);
         problems.nth(self.members.len() - rule::quorum(self.members.len()))
+    }
+
+    /// Why too few servers have answered a round of a call that waits so since then. `Err`: nothing but the time is known to
+    /// have been too short.
+    fn too_few(
+        &self,
+        (wait, called): (Wait, Instant),
+        TooFew {
+            mut errors,
+            mut answered,
+        }: TooFew,
+        retry: &mut Retry<'_>,
+    ) -> Result<Error, Error> {
+        let (asked, needed) = (self.members.len(), rule::quorum(self.members.len()));
+        // Of a round that has ended before nothing is known.
+        errors.resize_with(asked, || None);
+        answered.resize(asked, false);
+        let lasting = errors
+            .iter()
+            .flatten()
+            .filter(|error| !error.is_retryable());
+        // An error that passes, unless the others alone make a quorum impossible.
+        let passes = asked - lasting.count() >= needed;
+        let is_shown =
+            |it: &Option<Error>| it.as_ref().is_some_and(|it| it.is_retryable() == passes);
+        let shown = errors.iter().position(is_shown);
+        let shown = shown.and_then(|nth| Some((nth, errors[nth].take()?)));
+        let shown = shown.or_else(|| self.outage(wait, called));
+        let is_known = shown.is_some();
+        if let Some(earlier) = (!is_known).then(|| retry.take_failure()).flatten() {
+            return Ok(earlier);
+        }
+        let silent = |nth: usize| self.members[nth].not_in_time();
+        let (shown, error) = shown.unwrap_or_else(|| {
+            let nth = answered.iter().position(|it| !it).unwrap_or_default();
+            (nth, silent(nth))
+        });
+        let others = (0..asked).filter(|nth| *nth != shown && !answered[*nth]);
+        let others = others.map(|nth| errors[nth].take().unwrap_or_else(|| silent(nth)));
+        let quorum = Quorum {
+            answered: answered.iter().filter(|it| **it).count(),
+            asked,
+            needed,
+        };
+        let error = error.of_quorum(quorum, others);
+        if is_known { Ok(error) } else { Err(error) }
     }
 
     /// For how long a call, or a round, that waits so since then goes on when its time is over: see
@@ -224,6 +271,7 @@ impl RedLock {
         let none = || too_few(Operation::Acquiring, home.given_name());
         let had_time = failed.ended - failed.began >= enough;
         self.outage(Wait::Never(None), Instant::now())
+            .map(|(_, error)| error)
             .or_else(|| had_time.then(none))
     }
 
@@ -275,20 +323,17 @@ impl RedLock {
                         return Ok(None);
                     }
                 }
-                RoundOutcome::TooFew(error) => {
+                RoundOutcome::TooFew(found) => {
                     drop(round);
-                    let error = error.or_else(|| self.outage(wait, called));
-                    // Or what the round before it has met, if that has failed too.
-                    let error = error.or_else(|| retry.take_failure());
-                    // The last round, in which too few servers had the time to answer.
-                    if error.is_none() && was_busy && limit < answered_by {
-                        return Ok(None);
-                    }
+                    let error = match self.too_few((wait, called), found, &mut retry) {
+                        Ok(error) => error,
+                        // The last round, in which too few servers had the time to answer.
+                        Err(_) if was_busy && limit < answered_by => return Ok(None),
+                        Err(error) => error,
+                    };
                     if has_time {
                         self.queue.note_failure(began);
                     }
-                    let none = || too_few(Operation::Acquiring, home.given_name());
-                    let error = error.unwrap_or_else(none);
                     retry.failed(error).await?;
                 }
             }
@@ -382,7 +427,8 @@ impl Lockable for RedLock {
                         if let Some(more) = self.catches_up(wait, began) {
                             tokio::time::sleep(more).await;
                         }
-                        self.outage(wait, began).map_or(Ok(None), Err)
+                        let outage = self.outage(wait, began);
+                        outage.map_or(Ok(None), |(_, error)| Err(error))
                     }
                 }
             })

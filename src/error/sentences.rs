@@ -1,6 +1,6 @@
 //! The sentences of errors about a server: which one, what happened, and what to do.
 
-use super::cause::{Cause, Source, cause, is_late, lock, refusal};
+use super::cause::{Cause, Quorum, Source, cause, is_late, lock, refusal};
 use super::operation::Operation;
 use super::refusal::RefusalKind;
 use super::refused::RefusedKind;
@@ -14,15 +14,30 @@ fn at(source: &Source) -> String {
     let Some(Cause {
         server: Some(server),
         others,
+        quorum,
         ..
     }) = cause(source)
     else {
         return String::new();
     };
     let others: Vec<&str> = others.iter().map(|(server, _)| &**server).collect();
-    match others.is_empty() {
-        true => format!(" at {server}"),
-        false => format!(" at {server} (also tried: {})", others.join(", ")),
+    let others = others.join(", ");
+    match quorum {
+        Some(Quorum {
+            answered,
+            asked,
+            needed,
+        }) => {
+            let others = match others.is_empty() {
+                true => others,
+                false => format!(" and {others}"),
+            };
+            format!(
+                " at {server}{others} ({answered} of {asked} servers answered, {needed} are needed)"
+            )
+        }
+        None if others.is_empty() => format!(" at {server}"),
+        None => format!(" at {server} (also tried: {others})"),
     }
 }
 

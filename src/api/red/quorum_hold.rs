@@ -204,28 +204,14 @@ impl QuorumHold {
             .collect()
     }
 
-    /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
-    fn error(&self) -> Option<Error> {
+    /// The errors of the servers that have failed.
+    fn errors(&self) -> Vec<Option<Error>> {
         let mut state = self.state.lock();
-        let (mut passing, mut lasting) = (Vec::new(), Vec::new());
-        for member_state in &mut state.member_states {
-            if matches!(member_state, MemberState::Failed(..))
-                && let MemberState::Failed(error, _) =
-                    std::mem::replace(member_state, MemberState::Asked)
-            {
-                match error.is_retryable() {
-                    true => passing.push(error),
-                    false => lasting.push(error),
-                }
-            }
-        }
-        let others = self.servers - lasting.len();
-        let failed = if others < self.quorum() {
-            lasting
-        } else {
-            passing
+        let error = |member_state: &mut MemberState| match member_state {
+            MemberState::Failed(error, _) => Some(std::mem::replace(error, Error::Closed)),
+            _ => None,
         };
-        failed.into_iter().next()
+        state.member_states.iter_mut().map(error).collect()
     }
 
     /// A server has extended its fixed lease.
@@ -492,7 +478,14 @@ pub(super) struct Round {
 pub(super) enum RoundOutcome {
     Taken,
     Busy,
-    TooFew(Option<Error>),
+    TooFew(TooFew),
+}
+
+/// Too few servers have answered a round.
+pub(super) struct TooFew {
+    /// For each server, why it has failed.
+    pub(super) errors: Vec<Option<Error>>,
+    pub(super) answered: Answered,
 }
 
 /// For each server, whether it has answered.
@@ -526,7 +519,10 @@ impl Round {
         let found = match verdict {
             Verdict::Taken => return (RoundOutcome::Taken, answered),
             Verdict::Busy | Verdict::Undecided => RoundOutcome::Busy,
-            Verdict::Silent => RoundOutcome::TooFew(self.quorum_hold.error()),
+            Verdict::Silent => RoundOutcome::TooFew(TooFew {
+                errors: self.quorum_hold.errors(),
+                answered: answered.clone(),
+            }),
         };
         // The guards are dropped here: their clients release them in the background.
         drop(self.quorum_hold.end(RedEnding::Released));
