@@ -2,13 +2,16 @@
 //! owner.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use redisson_lock::{
     DistributedLock, Error, LockClient, LockGuard, LockKind, MultiLock, RedGuard, RedLock,
 };
 use test_support::kinds::{KINDS, against};
-use test_support::{Proxy, TestServer, assert_matches, eventually, lock_and_unlock, ms, tokio};
+use test_support::{
+    Fate, Proxy, TestServer, assert_matches, eventually, lock_and_unlock, ms, tokio,
+};
 
 async fn client(server: &TestServer) -> LockClient {
     server
@@ -745,10 +748,21 @@ impl HeldRed {
 async fn a_red_lock_at_slow_servers_is_busy() {
     let (red, held) = HeldRed::new(true).await;
     let mut found = Vec::new();
-    for wait in [700, 760, 820, 880, 940] {
-        red.proxies.iter().for_each(|proxy| proxy.slow_down(ms(80)));
+    let (loads, loading) = (Arc::new(AtomicBool::new(false)), "-LOADING not yet");
+    let refuses = Arc::clone(&loads);
+    red.proxies[0].rule(Fate::Instead(loading), usize::MAX, move |words| {
+        refuses.load(Ordering::Relaxed) && words[0].starts_with("EVAL")
+    });
+    for nth in 0..10 {
+        // What one of three says is no reason either.
+        let is_loading = nth >= 5;
+        loads.store(is_loading, Ordering::Relaxed);
+        let slow = &red.proxies[usize::from(is_loading)..];
+        let wait = 700 + nth % 5 * 60;
+        slow.iter().for_each(|proxy| proxy.slow_down(ms(80)));
         found.push(red.ours.try_lock_for(ms(wait)).await.map(drop));
-        red.proxies.iter().for_each(|proxy| proxy.slow_down(ms(0)));
+        slow.iter().for_each(|proxy| proxy.slow_down(ms(0)));
+        loads.store(false, Ordering::Relaxed);
         let is_idle = |client: &LockClient| client.stats().entries == 0;
         eventually("nothing is under way", ms(5_000), || {
             red.clients[..3].iter().all(is_idle)

@@ -227,13 +227,17 @@ impl RedLock {
         let passes = asked - lasting.count() >= needed;
         let is_shown =
             |it: &Option<Error>| it.as_ref().is_some_and(|it| it.is_retryable() == passes);
+        let failed = errors.iter().flatten().count();
+        // Without those that have failed there is no quorum. Otherwise the others have had no time.
+        let is_decisive = asked - failed < needed;
         let shown = errors.iter().position(is_shown);
         let shown = shown.and_then(|nth| Some((nth, errors[nth].take()?)));
-        let shown = shown.or_else(|| self.outage(wait, called));
-        let is_known = shown.is_some();
+        let outage = (!is_decisive).then(|| self.outage(wait, called)).flatten();
+        let is_known = is_decisive || outage.is_some();
         if let Some(earlier) = (!is_known).then(|| retry.take_failure()).flatten() {
             return Ok(earlier);
         }
+        let shown = outage.or(shown);
         let silent = |nth: usize| self.members[nth].not_in_time();
         let (shown, error) = shown.unwrap_or_else(|| {
             let nth = answered.iter().position(|it| !it).unwrap_or_default();
