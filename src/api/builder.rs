@@ -56,15 +56,18 @@ pub struct LockClientBuilder {
 impl LockClient {
     /// Connects with default settings.
     ///
-    /// | address | leads to |
+    /// | URL | leads to |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/database]` | one server; port 6379 and database 0 unless given |
-    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket, database 0 |
+    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket |
     /// | `redis-cluster://[user:password@]host[:port][?node=host:port&…]` | a cluster, port 6379; `node` names another of its nodes |
     /// | `redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…][&sentinelUsername=user][&sentinelPassword=password]` | the primary that the sentinels know by this name; host, port (26379) and `node` are sentinels |
     ///
     /// `valkey` may stand for `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect by
-    /// TLS (feature `tls-rustls`). Parameters come in any order, and one that is not in the row of its scheme is refused.
+    /// TLS (feature `tls-rustls`). Nodes and sentinels may also be hosts with commas, `redis-cluster://host:port,host:port`; the
+    /// sentinels' name may be the path, `redis-sentinel://host/name/database`; and the database `?db=`. Parameters come in any
+    /// order. One that is not in the row of its scheme is refused, and the error says what takes the place of those that other
+    /// clients have. Blanks, quotes and `NAME=` around a URL are left out.
     /// Special characters in a part are percent-encoded (`@` as `%40`, `%` as `%25`); an IPv6 address has brackets.
     /// Without a user the password is the default user's.
     /// [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) of a builder take precedence.
@@ -76,7 +79,7 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// [`Error::InvalidConfig`] for a URL that cannot be used, [`Error::NoAnswer`] if no
     /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
     /// [`Error::NoRuntime`].
     ///

@@ -116,7 +116,7 @@ impl SlotMapRefresher {
         if let Some(foreign) = reports.iter().find(|other| best.is_foreign_to(other)) {
             let [one, other] = [&best, foreign].map(|report| &report.source.address);
             return Err(Error::InvalidConfig {
-                what: "address",
+                what: "URL",
                 problem: format!("{one} and {other} belong to different clusters"),
             });
         }

@@ -72,7 +72,7 @@ impl Sentinels {
         if failed.has_refusal(&RefusalKind::NoSuchPrimary) {
             let known: Vec<String> = addresses.iter().map(Address::to_string).collect();
             return Err(Error::InvalidConfig {
-                what: "address",
+                what: "URL",
                 problem: format!(
                     "the sentinels at {} know no primary by the name of `sentinelServiceName`",
                     known.join(", ")
