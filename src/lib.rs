@@ -1,4 +1,5 @@
-//! Reentrant Redis locks, wire-compatible with Java's Redisson: renewed, with notice of a loss.
+//! Distributed locks on Redis that Rust and Java services share: reentrant, renewed automatically, safe to cancel, and
+//! compatible with Redisson.
 //!
 //! ```no_run
 //! # async fn sell() -> Result<(), redisson_lock::Error> { Ok(()) }
@@ -18,44 +19,77 @@
 //! }
 //! ```
 //!
-//! When the [`scope`](LockClient::scope) ends, even through `?`, the client releases what it holds. A program that ends
-//! without that, or without [`close`](LockClient::close), leaves its locks to their leases.
+//! # Kinds of locks
 //!
-//! # What is promised, and what is not
+//! | lock | for |
+//! |---|---|
+//! | [`lock`](LockClient::lock) | the default, if no row below fits better |
+//! | [`fenced_lock`](LockClient::fenced_lock) | storage that compares [tokens](FencedLock) and rejects a stale holder |
+//! | [`fair_lock`](LockClient::fair_lock) | serving waiting owners of all processes in the order in which they asked |
+//! | [`rw_lock`](LockClient::rw_lock) | many readers or one writer: [`RwLock`] |
+//! | [`spin_lock`](LockClient::spin_lock) | users without channel permissions; waiters poll |
+//! | [`string_lock`](LockClient::string_lock) | `SET NX PX` locks of redis-py, redsync and others, on the same key |
+//! | [`non_reentrant`](Lock::non_reentrant) | failing instead of re-entering |
+//! | [`MultiLock`] | several locks together, in any order, without a deadlock |
+//! | [`RedLock`] | one lock across three or more independent servers |
+//! | [`eval`](HoldHandle::eval) | a guarded write: a script that runs only while the lock is held |
 //!
-//! *Exactly-once holds*: a lost reply, a retry or a reconnect never leaves a hold count too high or
-//! too low. *Dropping a future is safe* at any await point. *Loss is reported* no later than a
-//! local deadline, which always precedes the server-side expiry. *No polling*: waiting costs one
-//! subscription, except for spin and string locks, whose waiters poll.
+//! All have the methods of [`Lock`], and [`DistributedLock`] is any of them for code that does not care which.
+//!
+//! # What you must do
+//!
+//! - **End the client**: use [`scope`](LockClient::scope), which releases what is held even after `?`, or call
+//!   [`close`](LockClient::close). A program that ends without either leaves its locks to their leases.
+//! - **Give each branch of a `join!` or `select!` an owner of its own** ([`owner`](LockClient::owner),
+//!   [`Owner::scope`]). Branches of one task are one owner, and re-enter the lock together.
+//! - **Poll a call, or drop it.** One that is kept and not polled delays others of its client.
+//! - **Watch for a loss**: use [`run`](Lock::run), or look at [`lost`](LockGuard::lost) in long critical sections.
+//! - **Use each name for one kind of lock.**
+//!
+//! # What is promised
+//!
+//! A lost reply, a retry or a reconnect never leaves a hold count too high or too low. Every future may be dropped at any
+//! await point. A loss is reported no later than [`valid_until`](LockGuard::valid_until), which precedes the expiry on the
+//! server. Waiting costs one subscription, and no polling except for spin and string locks.
 //!
 //! Not promised: exclusion across the failover of a primary whose replicas lack the lock, or across jumps of the
-//! server's clock; fencing of a resource that does not compare [tokens](FencedLock); the release of a
-//! forgotten guard. [`guide::guarantees`] has both lists with their tests.
+//! server's clock; fencing of a resource that does not compare tokens. [`guide::guarantees`] has both lists with their tests.
+//!
+//! # Runtimes
+//!
+//! The client needs tokio, with timers and I/O enabled, on either scheduler. Threads, and programs on smol or async-std, use
+//! the feature `blocking` (smol: `smol::unblock`). Under `async-compat` it works too, but each call has an owner of its own
+//! there, so a nested [`lock`](Lock::lock) waits for itself: give the calls one [`Owner`].
+//!
+//! # Glossary
+//!
+//! - **Owner**: whoever holds a lock and may re-enter it. Default: the task that calls.
+//! - **Hold**: one acquisition. An owner that re-enters has several, which Redis counts.
+//! - **Lease**: how long Redis keeps a hold without a renewal.
+//! - **Watchdog**: what renews the leases of all holds, at a third of the [watchdog
+//!   timeout](LockClientBuilder::watchdog_timeout).
+//! - **Fencing token**: a number that grows with each holder, for a storage to compare.
+//! - **Connection fence**: a client kills its own dead connections before it uses new ones, so that no delayed command of
+//!   theirs runs.
+//! - **Hand-off**: an unlock that passes the lock to the next caller of the same client.
+//! - **At risk**: renewals are overdue, and the lease is not over.
 //!
 //! # Features
 //!
-//! `blocking` adds the module `blocking`: the same locks for programs without an async runtime, whose
-//! calls wait on the calling thread.
-//!
-//! `macros` adds the attribute [`#[locked]`](https://docs.rs/redisson-lock-macros), which takes a lock
-//! around an async function, and `LockClient::as_default`, which gives such functions their client.
-//!
-//! `metrics` records wait and hold times, by class (`Lock::class`), and losses through the crate `metrics`.
-//!
-//! `serde` makes statistics, holders and reports serialisable, and has a builder read from a configuration.
-//!
-//! `tls-rustls` connects by TLS to addresses that begin with `rediss://` or `valkeys://`: see `Tls`.
-//!
-//! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
-//! a hidden module, which changes without notice and is outside of semantic versioning.
+//! | feature | adds |
+//! |---|---|
+//! | `blocking` | the module `blocking`: the same locks for programs without an async runtime |
+//! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock-macros) around an async function, `LockClient::as_default` |
+//! | `metrics` | wait and hold times, gauges and losses through the crate `metrics`, by class (`Lock::class`) |
+//! | `serde` | serialisable statistics, holders and reports; a builder from a configuration |
+//! | `tls-rustls` | TLS for URLs that begin with `rediss://` or `valkeys://`: `Tls` |
+//! | `test-util` | what `redisson-lock-test` is built on: hidden, and outside of semantic versioning |
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`DistributedLock`] is any lock for code that
-//! does not care which, [`Owner`] says who
-//! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
-//! that can go wrong. The [`guide`] has the pages about permissions, events, migrating from Java,
-//! benchmarks, and how all of this is built and tested.
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, and [`Error`] lists what can go wrong. The
+//! [`guide`] has the pages about permissions, events, migrating from Java, benchmarks, and how all of this is built and
+//! tested.
 
 #![deny(clippy::disallowed_methods)]
 

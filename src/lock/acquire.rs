@@ -9,7 +9,7 @@ use futures_util::TryFutureExt;
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::base::runtime::{by_deadline_or_later, event, in_span, span};
+use crate::base::runtime::{InSpan, by_deadline_or_later, event, in_span, span};
 use crate::core::{
     Effects, HeldBy, HoldId, LeaseKind, LockCore, Permit, Rejected, Terms, Time, Token, Untaken,
 };
@@ -137,6 +137,8 @@ impl<K> Lock<K> {
             in_time.map_or_else(late, Ok)
         });
         measured.ended(&acquired);
+        let _inside = InSpan::enter(span.as_deref());
+        context.log(&request, &acquired);
         acquired
     }
 

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
 use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
+use crate::base::runtime::event;
 use crate::core::{Face, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
@@ -52,6 +53,8 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
+    /// How many it has made.
+    attempts: u32,
     /// When it was its turn to ask the server, the last time.
     asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
@@ -77,6 +80,7 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
+            attempts: 0,
             asked_at: None,
             was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
@@ -98,7 +102,27 @@ impl AcquireContext {
 
     /// Before an attempt.
     pub(super) fn note_attempt(&mut self) {
+        self.attempts += 1;
         self.asked_at = Some(Instant::now());
+    }
+
+    /// Logs what became of the call. An error is its caller's to log.
+    pub(super) fn log<G>(&self, request: &Request<'_>, outcome: &Result<TryLock<G>, Error>) {
+        let (waited, attempts) = (request.began.elapsed(), self.attempts);
+        match outcome {
+            Ok(TryLock::Acquired(_)) => event!(DEBUG, ?waited, attempts, "lock acquired"),
+            Ok(TryLock::Busy { holder }) => {
+                let holder = holder.as_ref().map(|holder| &*holder.owner);
+                event!(
+                    DEBUG,
+                    ?waited,
+                    attempts,
+                    holder,
+                    "lock not acquired: another owner has it"
+                );
+            }
+            Err(_) => {}
+        }
     }
 
     /// Whether it has made an attempt that the server had the time to answer.

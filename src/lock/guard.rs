@@ -12,7 +12,7 @@ use tracing::Span;
 use super::member::extend_hold;
 use super::release::OpenHold;
 use super::verbs::{Held, until_at_risk};
-use crate::base::runtime::span;
+use crate::base::runtime::{event, span};
 use crate::core::{Face, LossReason};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
@@ -115,17 +115,26 @@ impl<K> LockGuard<K> {
         let Self {
             handle:
                 HoldHandle {
-                    hold: Hold { entry, status, .. },
+                    hold:
+                        Hold {
+                            entry,
+                            owner,
+                            status,
+                            ..
+                        },
                     ..
                 },
             open,
-            measured: _measured,
+            measured,
             client: _client,
         } = self;
-        entry
-            .shared()
-            .on_client_runtime(pin!(open.unlock(Some(status))))
-            .await
+        let unlocking = pin!(open.unlock(Some(status)));
+        let unlocked = entry.shared().on_client_runtime(unlocking).await;
+        if unlocked.is_ok() {
+            let (lock, held) = (entry.name.given(), measured.held());
+            event!(DEBUG, %lock, %owner, ?held, "lock released");
+        }
+        unlocked
     }
 
     /// Extends a fixed lease to at least `lease` from now; never shortens it.

@@ -43,6 +43,8 @@ impl Drop for OpenHold {
             let (owner, hold) = (self.owner, self.hold);
             self.entry
                 .step(|core, now, out| core.drop_hold(now, owner, hold, out));
+            let lock = self.entry.name.given();
+            event!(DEBUG, %lock, owner = owner.thread.0, "guard dropped: the lock is released in the background");
         }
     }
 }

@@ -168,6 +168,7 @@ impl Waiter {
         let had_lease = |found: &HeldBy| found.lease_left.is_some();
         self.found_free = is_free;
         let lock = self.entry.name.given();
+        event!(TRACE, holder = %busy.owner, lease_left = ?busy.lease_left, is_free, "lock busy");
         if !had_lease(&busy)
             && self.found.as_deref().is_none_or(had_lease)
             && self.entry.shared().lately.is_news(("no expiry", lock))
@@ -187,6 +188,7 @@ impl Waiter {
 
     /// Waits until something changed in this process, or the limit is reached.
     async fn notified(&mut self, limit: Option<Instant>) {
+        event!(TRACE, "queued in this client");
         let long = self.since + self.entry.shared().watchdog_timeout();
         let long = Some(long).filter(|_| !self.warned);
         tokio::select! {

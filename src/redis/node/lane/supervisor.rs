@@ -10,6 +10,7 @@ use tokio_util::sync::DropGuard;
 
 use super::current::{ConnectionContext, Current, GoneOnDrop, LaneState, LaneStats};
 use crate::base::backoff::Backoff;
+use crate::base::connected::{CountedConnection, reconnected};
 use crate::base::runtime::{event, isolated};
 use crate::error::tls_problem;
 use crate::redis::connection::{Connection, Task, explained};
@@ -62,6 +63,7 @@ impl Supervisor {
                 ..
             } = connected;
             current.0.set(LaneState::Up(Arc::clone(&link)));
+            let open = CountedConnection::opened();
             let unwanted = is(self.wanted.clone(), false);
             let successor = tokio::select! {
                 biased;
@@ -73,6 +75,7 @@ impl Supervisor {
                 None => LaneState::Stopped,
                 Some(_) => LaneState::Down(None),
             });
+            drop(open);
             isolated(|| drop(_ended));
             task.end().await;
             let Some(successor) = successor else { return };
@@ -93,6 +96,7 @@ impl Supervisor {
                 replacement = replacement => replacement,
             };
             self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+            reconnected();
             let connection_fence = *self.stats.fence.lock();
             if self.is_news("replaced") {
                 event!(INFO, lane = self.nth,
