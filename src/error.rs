@@ -1,6 +1,7 @@
 //! The errors, one variant for each case a caller handles differently. Contention is not an error:
 //! it is `None`.
 
+mod category;
 mod cause;
 mod kind;
 mod operation;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use crate::kind::LockKind;
 
+pub use category::ErrorKind;
 pub use operation::Operation;
 pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;
@@ -384,28 +386,6 @@ impl Error {
             lock: lock.to_owned(),
             kind,
             reason,
-        }
-    }
-
-    /// Whether the same call may succeed a while later without help: the server was away,
-    /// loading, busy, failing over or full; or the lock was not free in time for `#[locked]`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use redisson_lock::Error;
-    /// assert!(!Error::Closed.is_retryable());
-    /// ```
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::NoAnswer { .. } | Self::TooFewReplicas { .. } => true,
-            Self::Refused { kind, .. } => {
-                use RefusedKind::{Cluster, NoSuchDatabase, Other};
-                !matches!(kind, Cluster | NoSuchDatabase | Other)
-            }
-            #[cfg(feature = "macros")]
-            Self::Busy { .. } => true,
-            _ => false,
         }
     }
 

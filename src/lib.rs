@@ -132,7 +132,7 @@ pub use api::red::{RedGuard, RedHold, RedLock, RedLost};
 #[doc(hidden)]
 pub use api::test_util;
 pub use core::{HeldBy, LossReason};
-pub use error::{Error, Operation, RefusedKind};
+pub use error::{Error, ErrorKind, Operation, RefusedKind};
 pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
 pub use lock::hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};

@@ -18,7 +18,7 @@ fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
         let value = match value {
             DebugValue::Counter(value) => value,
             DebugValue::Histogram(values) => values.len() as u64,
-            DebugValue::Gauge(_) => panic!("there are no gauges"),
+            DebugValue::Gauge(value) => value.into_inner() as u64,
         };
         (format!("{} {}", key.name(), labels.join(" ")), value)
     });
@@ -75,7 +75,11 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
         ("redisson_lock_acquires_total checkout failed", 2),
         ("redisson_lock_acquires_total default acquired", 1),
         ("redisson_lock_acquires_total default string acquired", 1),
+        ("redisson_lock_connected ", 2),
         ("redisson_lock_given_up_total ", 0),
+        ("redisson_lock_held checkout", 0),
+        ("redisson_lock_held default", 0),
+        ("redisson_lock_held default string", 0),
         ("redisson_lock_hold_seconds checkout", 4),
         ("redisson_lock_hold_seconds default", 1),
         ("redisson_lock_hold_seconds default string", 1),
@@ -85,9 +89,13 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
         ("redisson_lock_holds_total default released", 1),
         ("redisson_lock_holds_total default string released", 1),
         ("redisson_lock_lost_total ", 1),
+        ("redisson_lock_reconnects_total ", 0),
         ("redisson_lock_wait_seconds checkout", 4),
         ("redisson_lock_wait_seconds default", 1),
         ("redisson_lock_wait_seconds default string", 1),
+        ("redisson_lock_waiting checkout", 0),
+        ("redisson_lock_waiting default", 0),
+        ("redisson_lock_waiting default string", 0),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value));
     assert_eq!(recorded, BTreeMap::from(expected));
@@ -152,9 +160,10 @@ async fn each_metric_is_documented_and_described_with_its_unit() {
     }
     let page = include_str!("../docs/operations.md");
     let words = page.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+    let gauges = ["waiting", "held", "connected"];
     let is_metric = |word: &&str| {
-        word.starts_with("redisson_lock_")
-            && (word.ends_with("_total") || word.ends_with("_seconds"))
+        let name = word.strip_prefix("redisson_lock_").unwrap_or_default();
+        name.ends_with("_total") || name.ends_with("_seconds") || gauges.contains(&name)
     };
     let documented = words.filter(is_metric).map(str::to_owned).collect();
     assert_eq!(described, documented);

@@ -11,8 +11,8 @@ use crate::context::{Context, Form};
 use crate::jvm;
 use crate::plots;
 use crate::results::{self, Outcome};
-use crate::sample::{self, Spread};
-use crate::scenario::{RSLOCK, SCENARIOS};
+use crate::sample;
+use crate::scenario::{OURS, RSLOCK, SCENARIOS};
 use crate::sweeps::Sweep;
 use crate::targets;
 
