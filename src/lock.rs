@@ -9,6 +9,7 @@ pub(crate) mod hold_handle;
 mod inspect;
 mod leave;
 mod member;
+mod once_per;
 pub(crate) mod release;
 pub(crate) mod renewal;
 mod replicas;

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::client::LockClient;
-use crate::base::runtime::{Runtime, has_timers};
+use crate::base::backoff::Backoff;
+use crate::base::runtime::{Runtime, event, has_timers};
 use crate::core::{HandOff, Rules};
 use crate::error::Error;
 use crate::lock::release::release_job;
@@ -44,6 +46,7 @@ pub struct LockClientBuilder {
     client_name: Option<String>,
     max_hold: Option<Duration>,
     retry_for: Option<Duration>,
+    connect_for: Option<Duration>,
     fair_wait: Duration,
     pub(crate) handoff: HandOff,
     pub(crate) close_grace: Option<Duration>,
@@ -262,6 +265,7 @@ impl LockClientBuilder {
             client_name: None,
             max_hold: None,
             retry_for: None,
+            connect_for: None,
             fair_wait: FAIR_WAIT,
             handoff: HandOff::default(),
             close_grace: None,
@@ -327,7 +331,7 @@ impl LockClientBuilder {
 
     /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
     /// [`lock`](crate::Lock::lock) fails with its first attempt, after the command timeout at the latest.
-    /// Connecting is not repeated.
+    /// Connecting is repeated for [`connect_for`](Self::connect_for).
     ///
     /// # Examples
     ///
@@ -337,6 +341,19 @@ impl LockClientBuilder {
     /// ```
     pub fn retry_for(self, retry_for: Duration) -> Self {
         self.with(|builder| builder.retry_for = Some(retry_for))
+    }
+
+    /// For how long connecting is tried again after an error that passes ([`Error::is_retryable`]), such as a server that has
+    /// not started yet. Default: not at all. The pauses grow to a second, and the last error is returned.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().connect_for(Duration::from_secs(30));
+    /// ```
+    pub fn connect_for(self, connect_for: Duration) -> Self {
+        self.with(|builder| builder.connect_for = Some(connect_for))
     }
 
     /// For how long an owner keeps its place in the queue of a [fair lock](LockClient::fair_lock) after its turn has come.
@@ -445,6 +462,25 @@ impl LockClientBuilder {
     }
 
     async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+        let mut pauses = Backoff::new(settings.is_scattered());
+        let began = Instant::now();
+        loop {
+            let error = match self.clone().open_once(settings.clone()).await {
+                Err(error) if error.is_retryable() => error,
+                opened => return opened,
+            };
+            let left = self
+                .connect_for
+                .and_then(|all| all.checked_sub(began.elapsed()));
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                return Err(error);
+            };
+            event!(INFO, %error, "not connected yet, trying again");
+            tokio::time::sleep(pauses.next().min(left)).await;
+        }
+    }
+
+    async fn open_once(self, settings: Settings) -> Result<LockClient, Error> {
         let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
         if !has_timers() {
             return Err(Error::NoRuntime);

@@ -133,6 +133,13 @@ impl LockCore {
         });
     }
 
+    /// Leaves a hold to its lease: nobody releases it, and the end of the client does not either.
+    pub fn leave_to_lease(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.tenure.leave(hold));
+        });
+    }
+
     /// A detached hold of this owner, for the caller to release.
     pub fn claim_detached(
         &mut self,

@@ -190,6 +190,14 @@ impl<K> LockGuard<K> {
     }
 }
 
+impl<K> LockGuard<K> {
+    /// Leaves the hold to its fixed lease, also when the client ends before that.
+    pub(super) fn leave(self) {
+        self.open.leave();
+        self.measured.detached();
+    }
+}
+
 impl<K> Held for LockGuard<K> {
     type Hold = HoldHandle<K>;
     type Loss = LossReason;

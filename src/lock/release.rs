@@ -67,6 +67,14 @@ impl OpenHold {
             .step(|core, now, out| core.detach(now, owner, hold, out));
     }
 
+    /// Leaves the hold to its lease.
+    pub(crate) fn leave(mut self) {
+        self.open = false;
+        let (owner, hold) = (self.owner, self.hold);
+        self.entry
+            .step(|core, now, out| core.leave_to_lease(now, owner, hold, out));
+    }
+
     /// Releases the hold. From the first poll on, dropping the future changes nothing: the release goes on.
     /// Before, it drops the hold.
     pub(crate) async fn unlock(mut self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {

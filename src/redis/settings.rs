@@ -174,7 +174,7 @@ impl Settings {
 
     /// Whether chance has a say in when the next attempt to connect is made. Over a transport of a
     /// test what happens depends on its causes alone.
-    pub(super) fn is_scattered(&self) -> bool {
+    pub(crate) fn is_scattered(&self) -> bool {
         matches!(self.target, Target::Server(_))
     }
 

@@ -86,7 +86,12 @@ fn short(outcomes: &[Outcome]) -> String {
         ("cycles per second, one task", "solo", sample::PER_SECOND, 0),
         ("64 tasks, a lock each", "spread64", sample::PER_SECOND, 0),
         ("16 tasks, one lock", "contend16", sample::PER_SECOND, 0),
-        ("CPU ms per second, 10,000 locks held", "hold10k", sample::CPU, 0),
+        (
+            "CPU ms per second, 10,000 locks held",
+            "hold10k",
+            sample::CPU,
+            0,
+        ),
         ("50,000 locks held", "hold50k", sample::CPU, 0),
     ] {
         let cells = systems.map(|system| cell(scenario, system, figure, digits));

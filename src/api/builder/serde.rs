@@ -31,6 +31,8 @@ struct BuilderSettings {
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
     #[serde(with = "humantime_serde")]
+    connect_for: Option<Duration>,
+    #[serde(with = "humantime_serde")]
     fair_wait: Duration,
     #[serde(serialize_with = "is_on", deserialize_with = "by_switch")]
     handoff: HandOff,

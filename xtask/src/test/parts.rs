@@ -116,6 +116,7 @@ pub(super) const FIRST: [Part; 10] = [
             "handoff",
             "hangs",
             "limits",
+            "once_per",
             "outages",
         ],
     ),
