@@ -54,7 +54,7 @@ use sentences::{auth, denied, no_answer, redis, refused};
 /// its connection may have been executed; an acquisition is undone then.
 ///
 /// The text of an error about a server names it: host and port, or the path of its socket; of several nodes that were tried
-/// for a connection, all. No text has a password or an address with its parameters. The text does not repeat the error's source,
+/// for a connection, all. No text has a password or a URL with its parameters. The text does not repeat the error's source,
 /// such as the message of the server or of the operating system. `Debug` prints both in one line, for logs, `unwrap` and a
 /// `main` that returns an error:
 ///
@@ -115,7 +115,7 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// A setting, an address or a script cannot be used. Nothing was sent.
+    /// A setting, a URL or a script cannot be used. Nothing was sent.
     #[error("invalid {what}: {problem}")]
     InvalidConfig {
         /// Which setting.

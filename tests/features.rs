@@ -229,8 +229,9 @@ async fn a_recorder_that_panics_costs_nobody_a_lock() {
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
     drop(client.lock("a").lock().await.expect("free"));
-    // The first total, two calls and two holds, each with a counter before its histogram.
-    assert_eq!(recorder.called.load(Ordering::Relaxed), 5);
+    // The gauge of the connection, the first total, and for each of two locks three of its call and three of its hold: a gauge
+    // that goes up and down, and a counter before its histogram.
+    assert_eq!(recorder.called.load(Ordering::Relaxed), 14);
     server.finish([client]).await;
 }
 
@@ -246,6 +247,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "client_name": "orders-7",
         "max_hold": "1h",
         "retry_for": "1m",
+        "connect_for": "30s",
         "fair_wait": "30s",
         "handoff": false,
         "close_grace": "10s",
@@ -262,6 +264,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .key_prefix("shop:")
         .client_name("orders-7")
         .max_hold(Duration::from_secs(3_600))
+        .connect_for(ms(30_000))
         .retry_for(Duration::from_secs(60))
         .fair_wait(Duration::from_secs(30))
         .handoff(false)

@@ -218,11 +218,11 @@ impl LockClientBuilder {
         self.with(|builder| builder.sync_replicas = Some(SyncReplicas { replicas, within }))
     }
 
-    /// Whom to trust and as whom to connect, for an address that begins with `rediss://` or `valkeys://`; see [`Tls`].
+    /// Whom to trust and as whom to connect, for a URL that begins with `rediss://` or `valkeys://`; see [`Tls`].
     /// Default: its defaults.
     ///
     /// Connecting fails with [`Error::InvalidConfig`](crate::Error::InvalidConfig) if something is wrong with them, if the
-    /// address asks for no TLS, or with a fred client, which has TLS settings of its own.
+    /// URL asks for no TLS, or with a fred client, which has TLS settings of its own.
     ///
     /// # Examples
     ///
@@ -236,7 +236,7 @@ impl LockClientBuilder {
     }
 
     /// Sets the credentials for the sentinels, which have users of their own: a user, or `None` for the default one,
-    /// and a password. Default: `sentinelUsername` and `sentinelPassword` of the address, or none. User and password
+    /// and a password. Default: `sentinelUsername` and `sentinelPassword` of the URL, or none. User and password
     /// before the host are for the primary and its replicas.
     ///
     /// # Examples
@@ -389,7 +389,7 @@ impl LockClientBuilder {
         self.with(|builder| builder.handoff = handoff.into())
     }
 
-    /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
+    /// Connects to a URL; [`LockClient::connect`] lists the forms that it may have.
     ///
     /// # Errors
     ///

@@ -309,7 +309,7 @@ impl LockClient {
     ///
     /// In a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
     /// has users of its own, so check a name of each primary. `+wait` is needed with
-    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas), `+select` with a database in the address. What the sentinels
+    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas), `+select` with a database in the URL. What the sentinels
     /// permit is not checked.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ impl Operation {
     pub(super) fn consequence(self) -> &'static str {
         match self {
             Self::Pinging => "check that the server is reachable",
-            Self::Connecting => "check the address, and that the server is reachable",
+            Self::Connecting => "check the URL, and that the server is reachable",
             Self::Acquiring | Self::Subscribing => {
                 "nothing new is held, check that the server is reachable"
             }

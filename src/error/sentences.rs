@@ -64,7 +64,7 @@ pub(super) fn auth(source: &Source) -> String {
     let is_sentinel = cause(source).is_some_and(|cause| cause.is_sentinel);
     match (has_none, is_sentinel) {
         (true, false) => {
-            format!("{redis} asks for a password: put it before the host in the address")
+            format!("{redis} asks for a password: put it before the host in the URL")
         }
         (true, true) => {
             format!(

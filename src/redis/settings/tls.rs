@@ -84,7 +84,7 @@ fn is_no_file(pem: &Option<Pem>) -> bool {
 }
 
 impl Tls {
-    /// The defaults: the authorities that the platform trusts, no client certificate, and the host of the address as
+    /// The defaults: the authorities that the platform trusts, no client certificate, and the host of the URL as
     /// the name of the server.
     ///
     /// # Examples
