@@ -19,7 +19,7 @@
 local owner, keep, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local id = keep ~= '0' and KEYS[own]
 
-local state, exists = look(), id and redis.call('exists', id) or 0
+local state, exists = look(), id and redis.call('exists', KEYS[own]) or 0
 if type(state) == 'table' then return state end
 if state ~= 1 then return {'lost', state, exists} end
 if exists == 1 then return {'done'} end
@@ -27,8 +27,8 @@ local part, mistake = loadstring('local KEYS, ARGV = ...; ' .. ARGV[4], '@user_s
 if not part then return {'failed', mistake} end
 if id then
   -- Returns 0 while the key is absent: a missing permission fails here, and not when the id is to be forgotten.
-  redis.call('pexpire', id, keep)
-  redis.call('set', id, owner, 'px', keep)
+  redis.call('pexpire', KEYS[own], keep)
+  redis.call('set', KEYS[own], owner, 'px', keep)
 end
 
 local function after(list, count)
@@ -76,5 +76,5 @@ else
   failure = failure_in(value, 0)
 end
 if not failure then return {'ran', value} end
-if id then redis.call('pexpire', id, 0) end
+if id then redis.call('pexpire', KEYS[own], 0) end
 return {'failed', failure}

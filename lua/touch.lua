@@ -7,10 +7,10 @@
 --    1  written: count and lease are what they were
 --    0  none of these owners holds its lock; nothing changed
 
-for n, lock in ipairs(KEYS) do
+for n = 1, #KEYS do
   local owner = ARGV[n]
-  if redis.call('hexists', lock, owner) == 1 then
-    redis.call('hincrby', lock, owner, 0)
+  if redis.call('hexists', KEYS[n], owner) == 1 then
+    redis.call('hincrby', KEYS[n], owner, 0)
     return 1
   end
 end

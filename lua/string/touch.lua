@@ -8,10 +8,10 @@
 --    0  none of these keys has its value; nothing changed
 -- A key of another type is refused with WRONGTYPE.
 
-for n, lock in ipairs(KEYS) do
+for n = 1, #KEYS do
   local value = ARGV[n]
-  if redis.call('get', lock) == value then
-    redis.call('set', lock, value, 'xx', 'keepttl')
+  if redis.call('get', KEYS[n]) == value then
+    redis.call('set', KEYS[n], value, 'xx', 'keepttl')
     return 1
   end
 end
