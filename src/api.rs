@@ -1,4 +1,4 @@
-//! The client and its builder, and what is made of several locks.
+//! The client, its builder, and the locks that combine several.
 
 pub(crate) mod any_lock;
 pub(crate) mod builder;

@@ -33,7 +33,7 @@ pub(crate) use refusal::{
 };
 use sentences::{auth, denied, no_answer, redis, refused};
 
-/// Why a lock operation failed. A lock held by someone else is not a failure: see
+/// Why a lock operation failed. A lock held by another owner is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
 ///
 /// # Examples
@@ -50,13 +50,13 @@ use sentences::{auth, denied, no_answer, redis, refused};
 /// # Ok(()) }
 /// ```
 ///
-/// "Nothing changed" and "Nothing was sent" are about the last attempt of a call. One before it whose answer was lost with
-/// its connection may have been executed; an acquisition is undone then.
+/// "Nothing changed" and "Nothing was sent" refer to a call's last attempt. An earlier attempt whose reply was lost
+/// with its connection may have been executed; an acquisition is then rolled back.
 ///
-/// The text of an error about a server names it: host and port, or the path of its socket; of several nodes that were tried
-/// for a connection, all. No text has a password or a URL with its parameters. The text does not repeat the error's source,
-/// such as the message of the server or of the operating system. `Debug` prints both in one line, for logs, `unwrap` and a
-/// `main` that returns an error:
+/// The message of an error about a server names it: by host and port or the path of its socket, and with all nodes that
+/// were tried for a connection. No message has a password or a URL with its parameters, or repeats the error's source,
+/// such as the message of the server or of the operating system. `Debug` prints both in one line, for logs, `unwrap`
+/// and a `main` that returns an error:
 ///
 /// ```
 /// use redisson_lock::Error;
@@ -82,7 +82,7 @@ pub enum Error {
     Lost {
         /// The lock.
         lock: String,
-        /// The kind of the lock; of a read-write lock the part whose hold was lost.
+        /// The kind of the lock; for a read-write lock, the part whose hold was lost.
         kind: LockKind,
         /// The reason why the hold ended.
         reason: LossReason,
@@ -153,7 +153,8 @@ pub enum Error {
         source: Source,
     },
 
-    /// There is no TLS connection: the server cannot prove who it is, or does not accept the client. Nothing was sent.
+    /// There is no TLS connection, because the server cannot prove its identity or does not accept the client. Nothing
+    /// was sent.
     #[error("no TLS connection to {}: {problem}", redis(source))]
     Tls {
         /// Why, and what to do.
@@ -182,8 +183,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script returned an unknown reply, on a new connection too, or an error that is not Redis'
-    /// own. Treated like a missing reply: whatever may have been executed is undone in the background.
+    /// A script returned an unknown reply, even on a new connection, or an error that is not Redis' own. It is treated
+    /// like a missing reply: whatever may have been executed is rolled back in the background.
     #[error("script `{script}` replied {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.
@@ -203,8 +204,8 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The owner holds the lock, and the call or that hold does not nest: a string lock, or a call or a hold of
-    /// [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
+    /// The owner already holds the lock, and the call or that hold does not nest: it is of a string lock, or was made
+    /// with [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
     #[error(
         "lock `{lock}` is already held by this owner, and this call or that hold is not reentrant: unlock first, or use \
          another owner"
@@ -225,8 +226,8 @@ pub enum Error {
         lock: String,
     },
 
-    /// This client uses the name as another kind of lock: a call, a guard, a handle, a hold or a release under way. Nothing was
-    /// sent.
+    /// This client uses the name as another kind of lock, in a call, a guard, a handle, a hold or a release in
+    /// progress. Nothing was sent.
     #[error(
         "`{lock}` is in use as a lock of the kind `{in_use}` in this client, not `{kind}`: use another name"
     )]
@@ -235,7 +236,7 @@ pub enum Error {
         lock: String,
         /// The kind of the call.
         kind: LockKind,
-        /// The kind as which this client uses the name.
+        /// The kind for which this client uses the name.
         in_use: LockKind,
     },
 
@@ -246,10 +247,10 @@ pub enum Error {
     Busy {
         /// The lock.
         lock: String,
-        /// How long the call waited at most.
+        /// The limit of the wait.
         waited: std::time::Duration,
-        /// Who held it, as the latest attempt of this call found it. `None` if it made none: other calls of this client
-        /// were before it, or Redis did not answer.
+        /// The holder that this call's latest attempt found. `None` if it made none, because other calls of this client
+        /// were first or Redis did not answer.
         found: Option<Box<HeldBy>>,
     },
 
@@ -259,9 +260,9 @@ pub enum Error {
     TooFewReplicas {
         /// The lock.
         lock: String,
-        /// How many replicas are to have it.
+        /// How many replicas must have it.
         wanted: u32,
-        /// How many have acknowledged it; 0 also if they could not be asked at the server that took it.
+        /// How many have acknowledged it; also 0 if they could not be asked on the server that granted it.
         acknowledged: u32,
         /// Whether Redis has confirmed its release; otherwise its lease frees it at the latest.
         released: bool,
@@ -277,8 +278,7 @@ pub enum Error {
         message: String,
     },
 
-    /// In a cluster a key of a [guarded write](crate::HoldHandle::eval) is in another slot than the lock. Nothing was
-    /// sent.
+    /// In a cluster, a key of a [guarded write](crate::HoldHandle::eval) is not in the lock's slot. Nothing was sent.
     #[error("key `{key}` is in another slot than lock `{lock}`: give both names the same {{tag}}")]
     OtherSlot {
         /// The lock.
@@ -291,17 +291,17 @@ pub enum Error {
     #[error("the lock client is closed: create a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that created the
-    /// client has ended. Nothing is held; a command in flight ends with its lease. A call from another runtime
-    /// waits while nothing drives the runtime that created the client.
+    /// There is no tokio runtime here, it lacks timers or sockets, or the runtime that created the client has ended.
+    /// Nothing is held; a command in flight ends with its lease. A call from another runtime waits while nothing drives
+    /// the runtime that created the client.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
          client running"
     )]
     NoRuntime,
 
-    /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would
-    /// have stopped the tasks of that thread. Nothing was sent.
+    /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would have blocked the
+    /// tasks of that thread. Nothing was sent.
     #[error(
         "a blocking call inside of a tokio runtime: use the async LockClient there, or make the call in \
          tokio::task::spawn_blocking or on a thread of its own"
@@ -389,8 +389,8 @@ impl Error {
         }
     }
 
-    /// The lock that the error is about, where it names one. An error of a server does so if the lock was one of
-    /// several that are taken together.
+    /// Returns the name of the lock that the error is about, if it names one. An error of a server does so if the lock
+    /// was one of several that are taken together.
     ///
     /// # Examples
     ///

@@ -25,7 +25,7 @@
 //! |---|---|
 //! | [`lock`](LockClient::lock) | the default, if no row below fits better |
 //! | [`fenced_lock`](LockClient::fenced_lock) | storage that compares [tokens](FencedLock) and rejects a stale holder |
-//! | [`fair_lock`](LockClient::fair_lock) | serving waiting owners of all processes in the order in which they asked |
+//! | [`fair_lock`](LockClient::fair_lock) | serving waiting owners of all processes in order of arrival |
 //! | [`rw_lock`](LockClient::rw_lock) | many readers or one writer: [`RwLock`] |
 //! | [`spin_lock`](LockClient::spin_lock) | users without channel permissions; waiters poll |
 //! | [`string_lock`](LockClient::string_lock) | `SET NX PX` locks of redis-py, redsync and others, on the same key |
@@ -34,45 +34,47 @@
 //! | [`RedLock`] | one lock across three or more independent servers |
 //! | [`eval`](HoldHandle::eval) | a guarded write: a script that runs only while the lock is held |
 //!
-//! All have the methods of [`Lock`], and [`DistributedLock`] is any of them for code that does not care which.
+//! All have the methods of [`Lock`]. Code that works with any of them can take a [`DistributedLock`].
 //!
 //! # What you must do
 //!
-//! - **End the client**: use [`scope`](LockClient::scope), which releases what is held even after `?`, or call
-//!   [`close`](LockClient::close). A program that ends without either leaves its locks to their leases.
-//! - **Give each branch of a `join!` or `select!` an owner of its own** ([`owner`](LockClient::owner),
-//!   [`Owner::scope`]). Branches of one task are one owner, and re-enter the lock together.
-//! - **Poll a call, or drop it.** One that is kept and not polled delays others of its client.
-//! - **Watch for a loss**: use [`run`](Lock::run), or look at [`lost`](LockGuard::lost) in long critical sections.
+//! - **End the client**: use [`scope`](LockClient::scope), which releases all holds even after `?`, or call
+//!   [`close`](LockClient::close). A program that ends without either leaves its locks held until their leases end.
+//! - **Give each branch of a `join!` or `select!` its own owner** ([`owner`](LockClient::owner), [`Owner::scope`]).
+//!   Branches of one task share its owner, and re-enter the same lock.
+//! - **Poll a call, or drop it.** A call that is kept without being polled delays other calls of its client.
+//! - **Watch for a loss**: use [`run`](Lock::run), or watch [`lost`](LockGuard::lost) in long critical sections.
 //! - **Use each name for one kind of lock.**
 //!
 //! # What is promised
 //!
-//! A lost reply, a retry or a reconnect never leaves a hold count too high or too low. Every future may be dropped at any
-//! await point. A loss is reported no later than [`valid_until`](LockGuard::valid_until), which precedes the expiry on the
-//! server. Waiting costs one subscription, and no polling except for spin and string locks.
+//! A lost reply, a retry or a reconnect never leaves a hold count too high or too low. Every future may be dropped at
+//! any await point. A loss is reported no later than [`valid_until`](LockGuard::valid_until), which precedes the expiry
+//! on the server. Waiting costs one subscription and no polling, except on spin and string locks.
 //!
-//! Not promised: exclusion across the failover of a primary whose replicas lack the lock, or across jumps of the
-//! server's clock; fencing of a resource that does not compare tokens. [`guide::guarantees`] has both lists with their tests.
+//! Not promised are exclusion across the failover of a primary whose replicas lack the lock or across jumps of the
+//! server's clock, and fencing of a resource that does not compare tokens. [`guide::guarantees`] has both lists with
+//! their tests.
 //!
 //! # Runtimes
 //!
-//! The client needs tokio, with timers and I/O enabled, on either scheduler. Threads, and programs on smol or async-std, use
-//! the feature `blocking` (smol: `smol::unblock`). Under `async-compat` it works too, but each call has an owner of its own
-//! there, so a nested [`lock`](Lock::lock) waits for itself: give the calls one [`Owner`].
+//! The client needs tokio, with timers and I/O enabled, on either scheduler. Threads, and programs on smol or
+//! async-std, use the feature `blocking` (smol: `smol::unblock`). It also works under `async-compat`, but there each
+//! call has its own owner, so a nested [`lock`](Lock::lock) waits for itself: give the calls one [`Owner`].
 //!
 //! # Glossary
 //!
-//! - **Owner**: whoever holds a lock and may re-enter it. Default: the task that calls.
+//! - **Owner**: the task or thread that holds a lock and may re-enter it, or an explicit [`Owner`]. Default: the
+//!   calling task.
 //! - **Hold**: one acquisition. An owner that re-enters has several, which Redis counts.
 //! - **Lease**: how long Redis keeps a hold without a renewal.
-//! - **Watchdog**: what renews the leases of all holds, at a third of the [watchdog
+//! - **Watchdog**: the task that renews the leases of all holds, at every third of the [watchdog
 //!   timeout](LockClientBuilder::watchdog_timeout).
-//! - **Fencing token**: a number that grows with each holder, for a storage to compare.
-//! - **Connection fence**: a client kills its own dead connections before it uses new ones, so that no delayed command of
-//!   theirs runs.
+//! - **Fencing token**: a number that grows with each holder, for storage to compare.
+//! - **Connection fence**: a client kills its own dead connections before it uses new ones, so that none of their
+//!   delayed commands runs.
 //! - **Hand-off**: an unlock that passes the lock to the next caller of the same client.
-//! - **At risk**: renewals are overdue, and the lease is not over.
+//! - **At risk**: renewals are overdue, but the lease has not ended.
 //!
 //! # Features
 //!
@@ -87,9 +89,8 @@
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, and [`Error`] lists what can go wrong. The
-//! [`guide`] has the pages about permissions, events, migrating from Java, benchmarks, and how all of this is built and
-//! tested.
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, and [`Error`] lists what can go wrong.
+//! The [`guide`] covers permissions, events, migrating from Java, benchmarks, and how the crate is built and tested.
 
 #![deny(clippy::disallowed_methods)]
 
@@ -117,7 +118,7 @@ mod redis;
 mod script;
 mod state;
 
-/// The client library whose settings [`LockClient::from_fred`] takes, in the version it takes them from.
+/// The version of the client library whose settings [`LockClient::from_fred`] takes.
 pub use fred;
 
 pub use api::any_lock::{AnyGuard, AnyLock, DistributedLock, HeldLock};

@@ -21,7 +21,7 @@ use crate::lock::guarded::{Once, Script, Value};
 pub type LockGuard<K = Unfenced> = BlockingGuard<crate::LockGuard<K>>;
 
 impl BlockingGuard<crate::LockGuard<Fenced>> {
-    /// The token of the hold; see the async [`token`](crate::HoldHandle::token).
+    /// Returns the token of the hold; see the async [`token`](crate::HoldHandle::token).
     pub fn token(&self) -> u64 {
         self.guard.token()
     }
@@ -48,7 +48,7 @@ impl<K> BlockingGuard<crate::LockGuard<K>> {
         self.running[0].wait(write.into_future())
     }
 
-    /// Runs it at most once under an id; see the async [`once`](crate::GuardedWrite::once).
+    /// Runs a script at most once under an id; see the async [`once`](crate::GuardedWrite::once).
     pub fn eval_once(
         &self,
         script: &Script,

@@ -1,4 +1,4 @@
-//! The methods of a lock by its name that wait on the calling thread, besides those of every lock.
+//! The blocking methods of a lock by its name, in addition to those of every lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +37,12 @@ impl<K> Blocking<crate::Lock<K>> {
         Self { lock, running }
     }
 
-    /// The kind of this lock; see the async [`kind`](crate::Lock::kind).
+    /// Returns the kind of this lock; see the async [`kind`](crate::Lock::kind).
     pub fn kind(&self) -> LockKind {
         self.lock.kind()
     }
 
-    /// The name as given; see the async [`name`](crate::Lock::name).
+    /// Returns the name as given; see the async [`name`](crate::Lock::name).
     pub fn name(&self) -> &str {
         self.lock.name()
     }
@@ -88,38 +88,39 @@ impl<K> Blocking<crate::Lock<K>> {
         self.wait(self.of_caller().force_unlock())
     }
 
-    /// Whether the lock is held, by any owner; see the async [`is_locked`](crate::Lock::is_locked).
+    /// Returns whether the lock is held, by any owner; see the async [`is_locked`](crate::Lock::is_locked).
     pub fn is_locked(&self) -> Result<bool, Error> {
         self.wait(self.of_caller().is_locked())
     }
 
-    /// Whether this thread, or the lock's given owner, holds the lock; see the async [`is_held`](crate::Lock::is_held).
+    /// Returns whether this thread, or the lock's given owner, holds the lock; see the async
+    /// [`is_held`](crate::Lock::is_held).
     pub fn is_held(&self) -> Result<bool, Error> {
         self.wait(self.of_caller().is_held())
     }
 
-    /// The hold count of this thread, or of the lock's given owner; see the async
+    /// Returns the hold count of this thread, or of the lock's given owner; see the async
     /// [`hold_count`](crate::Lock::hold_count).
     pub fn hold_count(&self) -> Result<u32, Error> {
         self.wait(self.of_caller().hold_count())
     }
 
-    /// Time left on the lease; see the async [`lease_left`](crate::Lock::lease_left).
+    /// Returns the time left on the lease; see the async [`lease_left`](crate::Lock::lease_left).
     pub fn lease_left(&self) -> Result<Option<Duration>, Error> {
         self.wait(self.of_caller().lease_left())
     }
 
-    /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
+    /// Returns the permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
     pub fn check(&self) -> Result<Vec<String>, Error> {
         self.wait(self.of_caller().check())
     }
 
-    /// The owners that wait for a fair lock; see the async [`queue`](crate::Lock::queue).
+    /// Returns the owners that wait for a fair lock; see the async [`queue`](crate::Lock::queue).
     pub fn queue(&self) -> Result<Vec<QueuedOwner>, Error> {
         self.wait(self.of_caller().queue())
     }
 
-    /// The holder of the lock; see the async [`inspect`](crate::Lock::inspect).
+    /// Returns the holder of the lock; see the async [`inspect`](crate::Lock::inspect).
     pub fn inspect(&self) -> Result<Option<Holder>, Error> {
         self.wait(self.of_caller().inspect())
     }

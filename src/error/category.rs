@@ -2,11 +2,11 @@
 
 use super::{Error, RefusedKind};
 
-/// What an error means for its caller, in the few kinds that a service tells apart: see [`Error::kind`].
+/// What an error means for its caller, in the few kinds that a service distinguishes: see [`Error::kind`].
 ///
 /// # Examples
 ///
-/// A status of HTTP for each:
+/// An HTTP status for each:
 ///
 /// ```
 /// use redisson_lock::{Error, ErrorKind};
@@ -23,15 +23,16 @@ use super::{Error, RefusedKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Redis did not answer, or cannot do it now. The same call may succeed later.
+    /// Redis did not answer, or cannot serve the call now. The same call may succeed later.
     Unavailable,
     /// Another owner had the lock for as long as the call could wait.
     Busy,
-    /// The hold has ended before its release: what it protected may have run beside another owner.
+    /// The hold ended before its release: the critical section may have run at the same time as another owner's.
     Lost,
-    /// The server does not let this client in, or not do this: credentials, certificates, permissions, the kind of server.
+    /// The server does not accept this client, or does not permit the call: credentials, certificates, permissions, the
+    /// kind of server.
     Denied,
-    /// The key, or a reply, is not what it should be, or a script of the caller failed.
+    /// The key, or a reply, is not what it should be, or the caller's script failed.
     Data,
     /// The call cannot be made like this: a name, a setting, or a state of the caller.
     Usage,
@@ -40,7 +41,8 @@ pub enum ErrorKind {
 }
 
 impl Error {
-    /// What the error means for the caller. A lock that is held by another owner is no error, except for `#[locked]`.
+    /// Returns what the error means for the caller. A lock held by another owner is not an error, except for
+    /// `#[locked]`.
     ///
     /// # Examples
     ///
@@ -81,8 +83,8 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed a while later without help: the server was away,
-    /// loading, busy, failing over or full; or the lock was not free in time for `#[locked]`.
+    /// Returns whether the same call may succeed later without intervention: the server was away, loading, busy,
+    /// failing over or full, or the lock was not free in time for `#[locked]`.
     ///
     /// # Examples
     ///

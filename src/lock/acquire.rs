@@ -1,4 +1,4 @@
-//! How a call gets the lock. The one acquire loop: attempt, subscribe and have it confirmed, attempt again, wait.
+//! The acquire loop: attempt, subscribe and wait for the confirmation, attempt again, wait.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! A job that several processes start at about the same time, and one of them runs.
+//! A job that several processes start at about the same time, and only one runs.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -15,27 +15,28 @@ use crate::error::Error;
 use crate::names::owner::Owner;
 
 impl<K> Lock<K> {
-    /// Runs `body` unless a process has begun it within the last `period`: for jobs that every instance of a service
-    /// starts on time, and one is to run. Returns `None`, and the body does not run, if another one has, or holds the lock.
+    /// Runs `body` unless a process has started it within the last `period`: for jobs that every instance of a service
+    /// starts on time, but only one should run. Returns `None` without running the body if another one has started it,
+    /// or holds the lock.
     ///
-    /// The lock is kept for 95 % of the period from the begin of the body, however soon the body ends, also if it fails, the
-    /// future is dropped, the client is closed or the process is killed. So the clocks of the instances may differ by as much,
-    /// and the same job may run again one period later. A body that takes longer keeps the lock until its end, and is dropped
-    /// if the lock is lost, as by [`run`](Self::run). A process that is killed in the last third of the time keeps the lock
-    /// for up to a third of it longer.
+    /// The lock is kept for 95 % of the period from the start of the body, however soon the body ends, even if it
+    /// fails, the future is dropped, the client is closed or the process is killed. The instances' clocks may therefore
+    /// differ by as much, and the same job may run again one period later. A body that takes longer keeps the lock
+    /// until it ends, and is dropped if the lock is lost, as with [`run`](Self::run). A process that is killed in the
+    /// last third of the time keeps the lock for up to a third of it longer.
     ///
-    /// Each call has an owner of its own: what the caller holds does not count. The lock is no lock for other
-    /// purposes in the meantime; use a name for each job.
+    /// Each call has its own owner, so other holds of the caller do not count. Use a separate name for each job,
+    /// because the lock cannot serve other purposes in the meantime.
     ///
     /// # Errors
     ///
-    /// The body's; those of [`try_lock`](Self::try_lock); [`Error::InvalidDuration`] for a period that is no lease;
-    /// [`Error::Misuse`] for the reading part of a read-write lock, which several would get; [`Error::Lost`] if the lock was
-    /// lost before the body had ended.
+    /// Returns the errors of `body` and of [`try_lock`](Self::try_lock); [`Error::InvalidDuration`] for a period that
+    /// is not a valid lease; [`Error::Misuse`] for the read part of a read-write lock, which several would get;
+    /// [`Error::Lost`] if the lock was lost before the body ended.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the body. The lock is kept as after its end.
+    /// Dropping the future drops the body. The lock is kept as after the body's end.
     ///
     /// # Examples
     ///

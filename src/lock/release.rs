@@ -1,10 +1,10 @@
-//! The release protocol: unlocks that wait for an outcome, and the one job of a release that sends.
+//! The release protocol: unlocks that wait for an outcome, and the one job that sends a release.
 //!
-//! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
-//! happened before is included. The job ends when Redis has confirmed the count or refused it for good, or when
-//! the lease is over and has done its work: not before all that was sent is over, which a server that stands still executes
-//! when it goes on. It needs no caller for long: when the unlock that drives it is dropped
-//! or not polled, a task continues it (`driven.rs`).
+//! Each attempt sets the hold count of its moment, so a delayed one never rolls back a later release, and includes
+//! whatever happened before. The job ends when Redis has confirmed the count or refused it permanently, or when the
+//! lease has expired and freed the lock. It does not end while an attempt may still be executed, as by a server that
+//! hangs and then continues. It does not need its caller for long: when the unlock that drives it is dropped or not
+//! polled, a task continues it (`driven.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

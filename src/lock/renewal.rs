@@ -1,12 +1,12 @@
 //! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
-//! What falls due within a tenth of the period is renewed together, up to 100 locks (25 read holds) a script
-//! call, the calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
+//! Holds that fall due within a tenth of the period are renewed together, up to 100 locks (25 read holds) per script
+//! call, with concurrent calls. Timers do not keep entries alive, and a timer whose hold is gone does nothing.
 //!
-//! What servers report as changed by others is looked at.
+//! The client checks locks that servers report as changed by others.
 //!
-//! When another server takes over some locks, all of them are checked immediately: what was not replicated
-//! is lost, and its holders are told.
+//! After a failover the client checks all affected locks immediately: those that were not replicated are lost, and it
+//! notifies their holders.
 
 mod batch;
 mod extend;

@@ -1,4 +1,4 @@
-//! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
+//! A waiting call: for its permit, in the queue of its lock, and between failed attempts.
 
 use std::cell::Cell;
 use std::pin::Pin;

@@ -1,4 +1,4 @@
-//! A red lock as its holder sees it: how it stands, extending and releasing it.
+//! A red lock as its holder sees it: its state, extending and releasing it.
 
 use std::fmt;
 use std::future::Future;
@@ -60,13 +60,13 @@ impl RedGuard {
         }
     }
 
-    /// Releases the lock at every server, and returns when a quorum has answered, or after the
-    /// [`member_timeout`](crate::RedLock::member_timeout). The other releases go on in the background.
+    /// Releases the lock on every server, and returns when a quorum has responded, or after the
+    /// [`member_timeout`](crate::RedLock::member_timeout). The other releases continue in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the quorum was lost before; otherwise, if a quorum did not confirm in time, the error of a server,
-    /// or [`Error::NoAnswer`].
+    /// Returns [`Error::Lost`] if the quorum was already lost. Otherwise, if a quorum does not confirm in time, returns
+    /// a server's error or [`Error::NoAnswer`].
     ///
     /// # Cancel safety
     ///
@@ -96,18 +96,19 @@ impl RedGuard {
         self.confirmed(unlocks, Operation::Unlocking).await
     }
 
-    /// Extends a fixed lease to at least `lease` from now at a quorum of the servers, and at the others if they answer.
+    /// Extends a fixed lease to at least `lease` from now on a quorum of the servers, and on the others if they
+    /// respond.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the quorum was lost; if fewer than a quorum confirm within the
-    /// [`member_timeout`](crate::RedLock::member_timeout), the error of a server as
-    /// [`LockGuard::extend`](crate::LockGuard::extend) has it, or [`Error::NoAnswer`]:
-    /// [`valid_until`](RedHold::valid_until) still says what a quorum has confirmed.
+    /// Returns [`Error::Lost`] if the quorum was lost. If fewer than a quorum confirm within the
+    /// [`member_timeout`](crate::RedLock::member_timeout), returns a server's error (see
+    /// [`LockGuard::extend`](crate::LockGuard::extend)) or [`Error::NoAnswer`]; [`valid_until`](RedHold::valid_until)
+    /// still returns what a quorum has confirmed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop it: each server that was asked extends its lease, or does not.
+    /// Dropping the future does not stop it: each server that was asked may or may not extend its lease.
     ///
     /// # Examples
     ///
@@ -302,8 +303,8 @@ async fn first(
     })
 }
 
-/// A hold of a [`RedLock`](crate::RedLock), from local information: what the body of [`RedLock::run`](crate::RedLock::run)
-/// sees, and what a [`RedGuard`] dereferences to. It cannot release the lock.
+/// A hold of a [`RedLock`](crate::RedLock), from local information: the argument of a
+/// [`RedLock::run`](crate::RedLock::run) body, and the `Deref` target of a [`RedGuard`]. It cannot release the lock.
 ///
 /// # Examples
 ///
@@ -318,8 +319,8 @@ pub struct RedHold {
 }
 
 impl RedHold {
-    /// Current state: *held* while a quorum of the servers has it for sure, *lost* when fewer than a quorum have it. A
-    /// loss is final, whatever is answered after it.
+    /// Returns the current state: *held* while a quorum of the servers certainly has it, *lost* when fewer than a
+    /// quorum have it. A loss is final, whatever responses follow.
     ///
     /// # Examples
     ///
@@ -332,7 +333,7 @@ impl RedHold {
         self.quorum_hold.state()
     }
 
-    /// Whether the quorum was lost.
+    /// Returns whether the quorum was lost.
     ///
     /// # Examples
     ///
@@ -343,8 +344,8 @@ impl RedHold {
         matches!(self.state(), HoldState::Lost(_))
     }
 
-    /// The instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the third longest of
-    /// what the servers have promised. After the end it stays the same, and has passed.
+    /// Returns the instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the
+    /// third longest of what the servers have promised. After the end it no longer changes, and has passed.
     ///
     /// # Examples
     ///
@@ -357,7 +358,7 @@ impl RedHold {
         self.quorum_hold.valid_until()
     }
 
-    /// How many servers have it, as far as this process knows.
+    /// Returns how many servers have it, as far as this process knows.
     ///
     /// # Examples
     ///
@@ -368,7 +369,7 @@ impl RedHold {
         self.quorum_hold.held()
     }
 
-    /// Resolves when the quorum is lost, with the reason of a member; never after a normal unlock.
+    /// Resolves with a member's reason when the quorum is lost, and never after a normal unlock.
     ///
     /// # Cancel safety
     ///

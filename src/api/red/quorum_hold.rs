@@ -1,7 +1,7 @@
-//! The holds of one red lock at its servers: asked for, counted, and taken again.
+//! The holds of one red lock on its servers: requested, counted, and taken again.
 //!
-//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it; after that it is a task,
-//! so it goes on. An answer that comes while a quorum holds joins it; after that it is released.
+//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it, and then it
+//! continues as a task. A grant that comes while a quorum holds joins it; a later one is released.
 
 use std::pin::pin;
 use std::sync::Arc;
