@@ -290,8 +290,7 @@ impl ReleaseJob {
         let (shared, owner, id) = (entry.shared(), self.owner, self.id);
         shared.tally.job_begins();
         let (mut pause, mut before) = (PAUSE_MIN, Before::default());
-        // Why it is not done yet: an attempt that failed, or no place for one.
-        let (mut failed, mut no_place) = (None::<String>, None::<String>);
+        let mut failed = None::<String>;
         loop {
             let may_run = before.may_run(entry.route());
             let step = entry.step(|core, now, out| core.release_step(now, owner, id, may_run, out));
@@ -307,21 +306,15 @@ impl ReleaseJob {
             };
             // Read each time: a release that has joined moves it.
             let give_up_at = shared.clock.instant(give_up_at);
-            let problem = failed.as_ref().or(no_place.as_ref());
             let is_over = Instant::now() >= give_up_at && awaited.is_none();
-            if let Some(problem) = problem.filter(|_| is_over) {
+            if let Some(problem) = failed.as_ref().filter(|_| is_over) {
                 return self.give_up(&field, problem);
             }
             // A release that a caller waits for does not queue with the others, and leaves with none.
             let permit = match awaited {
-                None if !leaves => match self.place(give_up_at).await {
-                    ReleaseWait::Done(permit) => permit,
-                    ReleaseWait::Joined => continue,
-                    ReleaseWait::TooLate => {
-                        before.note_carrier(entry.route());
-                        no_place = Some("earlier releases have no answer yet".to_owned());
-                        continue;
-                    }
+                None if !leaves => match self.place().await {
+                    Some(permit) => permit,
+                    None => continue,
                 },
                 _ => None,
             };
@@ -371,27 +364,24 @@ impl ReleaseJob {
         send(entry, (owner, id), field, doing, retry).await
     }
 
-    async fn place(&self, limit: Instant) -> ReleaseWait<Option<OwnedSemaphorePermit>> {
+    /// Waits for a place among the releases under way. `None`: a caller has joined the release.
+    async fn place(&self) -> Option<Option<OwnedSemaphorePermit>> {
         let place = self.entry.route().bulk(BackgroundClass::Releases);
-        self.until_joined(limit, place).await
+        self.until_joined(place).await
     }
 
     async fn pause(&self, pause: &mut Duration, limit: Instant) {
-        let _ = self.until_joined(limit, tokio::time::sleep(*pause)).await;
+        let limit = limit.min(Instant::now() + *pause);
+        self.until_joined(tokio::time::sleep_until(limit)).await;
         *pause = (*pause * 2).min(PAUSE_MAX);
     }
 
-    /// Waits, unless a caller joins the release or the limit comes first.
-    async fn until_joined<T>(
-        &self,
-        limit: Instant,
-        wait: impl Future<Output = T>,
-    ) -> ReleaseWait<T> {
+    /// Waits, unless a caller joins the release.
+    async fn until_joined<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
-            done = wait => ReleaseWait::Done(done),
-            () = self.entry.joined(self.owner) => ReleaseWait::Joined,
-            () = tokio::time::sleep_until(limit) => ReleaseWait::TooLate,
+            done = wait => Some(done),
+            () = self.entry.joined(self.owner) => None,
         }
     }
 
@@ -431,23 +421,13 @@ impl Before {
         may_run
     }
 
-    fn note_carrier(&mut self, route: Route<'_>) {
-        self.carrier.get_or_insert_with(|| route.carrier());
-    }
-
     /// An attempt of the release has failed. A refusal over a connection is the answer to all that was sent over it before,
     /// unless it is that of the next connection.
     fn note_failed(&mut self, route: Route<'_>, error: &Error) {
-        self.note_carrier(route);
+        self.carrier.get_or_insert_with(|| route.carrier());
         let is_answer = !matches!(error, Error::NoAnswer { .. });
         self.is_answered |= is_answer && route.carrier().is_some();
     }
-}
-
-enum ReleaseWait<T> {
-    Done(T),
-    Joined,
-    TooLate,
 }
 
 /// While callers wait, a send is repeated in the time that they have left.
