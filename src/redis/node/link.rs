@@ -27,7 +27,7 @@ pub(crate) struct Link {
     server: Arc<str>,
     judge: Arc<ReplyChecker>,
     pub(in crate::redis) identity: Option<Identity>,
-    /// The time of a command is over, and it has no reply.
+    /// The time of a command is over, or its caller has gone, and it has no reply.
     pub(in crate::redis) doubt: Notify,
     /// A command found that the connection is gone.
     pub(in crate::redis) broken: Notify,
@@ -233,6 +233,7 @@ impl Link {
         if self.judge.is_long_busy(self.micros(start), long) {
             self.doubt.notify_one();
         }
+        let unanswered = Unanswered(&self.doubt);
         let mut is_doubted = false;
         let answer = loop {
             tokio::select! {
@@ -248,6 +249,7 @@ impl Link {
                 }
             }
         };
+        std::mem::forget(unanswered);
         match &answer {
             Ok(_) | Err(ConnectionError::Refused(_)) => {}
             // The connection may still answer other commands.
@@ -375,6 +377,15 @@ impl Link {
             fits: Fits::Command(fits),
             judge: Arc::clone(&self.judge),
         }
+    }
+}
+
+/// A command without a reply. Dropped, it casts doubt on its connection.
+struct Unanswered<'a>(&'a Notify);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        isolated(|| self.0.notify_one());
     }
 }
 

@@ -51,7 +51,7 @@ fn the_end_of_the_runtime_ends_a_detached_hold() {
 
 /// A waiter that is subscribed, and one whose call is on its way.
 #[test]
-fn the_end_of_the_runtime_is_told_to_whoever_waits_for_the_server() {
+fn the_end_of_the_runtime_ends_every_wait_for_the_server() {
     play(true, async |fixture| {
         assert!(fixture.java_locks(JAVA));
         let listening = begin(lock(&fixture.task(0))).await;
