@@ -109,13 +109,15 @@ pub(in crate::redis) struct ReplyChecker {
     /// The prefix of each nonce of this connection.
     token: String,
     nonces: AtomicU64,
-    /// Since when there was always a command without a reply, in microseconds since the connection was opened. `NEVER`:
-    /// there is none. If a reply is lost, there is one from then on.
+    created_at: Instant,
+    /// Since when there was always a command without a reply, in microseconds since `created_at`. `NEVER`: there is
+    /// none. If a reply is lost, there is one from then on.
     busy_since: AtomicU64,
-    /// When the connection counts as silent, in microseconds since it was opened: the oldest command that was sent
-    /// since the last reply has waited long enough. `NEVER` if there is none.
+    /// When the connection counts as silent, in the same way: the oldest command that was sent since the last reply has
+    /// waited long enough. `NEVER` if there is none.
     silent_at: AtomicU64,
-    /// When the oldest command was sent that has waited since the last reply, in the same way.
+    /// Since when a command has waited and no reply has come, in the same way: when the oldest was sent, or the last reply
+    /// came while others were awaited.
     waits_since: AtomicU64,
 }
 
@@ -126,6 +128,7 @@ impl ReplyChecker {
             misfit: OnceLock::new(),
             token: Uuid::new_v4().simple().to_string(),
             nonces: AtomicU64::new(0),
+            created_at: Instant::now(),
             busy_since: AtomicU64::new(NEVER),
             silent_at: AtomicU64::new(NEVER),
             waits_since: AtomicU64::new(NEVER),
@@ -143,10 +146,19 @@ impl ReplyChecker {
         format!("{}:{nth}", self.token).into()
     }
 
-    /// Since when a command waits and none has had its reply. `None`: no command waits, as far as is known.
-    pub(in crate::redis) fn waits_since(&self) -> Option<u64> {
+    /// Since when a command has waited and no reply has come. `None`: no command waits, as far as is known.
+    pub(in crate::redis) fn waits_since(&self) -> Option<Instant> {
         let since = self.waits_since.load(Ordering::Relaxed);
-        (since != NEVER).then_some(since)
+        (since != NEVER).then(|| self.instant(since))
+    }
+
+    pub(in crate::redis) fn micros(&self, at: Instant) -> u64 {
+        let since = at.duration_since(self.created_at);
+        u64::try_from(since.as_micros()).unwrap_or(NEVER)
+    }
+
+    pub(in crate::redis) fn instant(&self, micros: u64) -> Instant {
+        self.created_at + Duration::from_micros(micros)
     }
 
     /// A command is sent now. Returns whether there was one without a reply for this long; then that counts from now.
@@ -190,10 +202,17 @@ impl ReplyChecker {
             .compare_exchange(noted, silent_at, relaxed, relaxed)
     }
 
-    /// Commands that are still without a reply count from the next send.
+    /// For commands that are still without a reply the connection counts as silent from the next send. That they wait
+    /// counts from now: a reply that is read late must not hide that the server hangs.
     fn note_reply(&self) {
+        let is_idle = self.busy_since.load(Ordering::Relaxed) == NEVER;
+        let waits_since = if is_idle {
+            NEVER
+        } else {
+            self.micros(Instant::now())
+        };
         self.silent_at.store(NEVER, Ordering::Relaxed);
-        self.waits_since.store(NEVER, Ordering::Relaxed);
+        self.waits_since.store(waits_since, Ordering::Relaxed);
     }
 }
 

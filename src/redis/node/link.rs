@@ -101,13 +101,12 @@ impl Link {
 
     /// Whether no reply came for as long as the oldest command since the last one gives the server.
     pub(in crate::redis) fn is_silent(&self) -> bool {
-        self.judge.silent_at() <= self.micros(Instant::now())
+        self.judge.silent_at() <= self.judge.micros(Instant::now())
     }
 
-    /// Since when a command has waited and none has had its reply.
+    /// Since when a command has waited and no reply has come.
     pub(in crate::redis) fn silent_since(&self) -> Option<Instant> {
-        let since = self.judge.waits_since()?;
-        Some(self.opened_at + Duration::from_micros(since))
+        self.judge.waits_since()
     }
 
     /// Waits until this connection is silent, a command having no reply. After a stall of this process, which has not
@@ -115,14 +114,14 @@ impl Link {
     pub(in crate::redis) async fn silent(&self, silence: Duration) {
         loop {
             let now = Instant::now();
-            let noted = self.judge.note_sent(self.micros(now + silence));
-            let silent_at = self.opened_at + Duration::from_micros(noted);
+            let noted = self.judge.note_sent(self.judge.micros(now + silence));
+            let silent_at = self.judge.instant(noted);
             if now < silent_at {
                 tokio::time::sleep_until(silent_at).await;
             } else if now <= silent_at + STALL {
                 return;
             } else {
-                self.judge.postpone(noted, self.micros(now + silence));
+                self.judge.postpone(noted, self.judge.micros(now + silence));
             }
         }
     }
@@ -228,9 +227,9 @@ impl Link {
         limit: Limit,
     ) -> Result<Reply, ConnectionError> {
         let doubt_at = start + limit.silence;
-        self.judge.note_sent(self.micros(doubt_at));
+        self.judge.note_sent(self.judge.micros(doubt_at));
         let long = u64::try_from(limit.silence.as_micros()).unwrap_or(NEVER);
-        if self.judge.is_long_busy(self.micros(start), long) {
+        if self.judge.is_long_busy(self.judge.micros(start), long) {
             self.doubt.notify_one();
         }
         let unanswered = Unanswered(&self.doubt);
@@ -262,11 +261,6 @@ impl Link {
             }
         }
         answer
-    }
-
-    fn micros(&self, at: Instant) -> u64 {
-        let since_opened = at.duration_since(self.opened_at);
-        u64::try_from(since_opened.as_micros()).unwrap_or(NEVER)
     }
 
     /// Ends the connection for its callers, and has it replaced.

@@ -127,3 +127,21 @@ fn a_connection_is_long_busy_once_in_that_time() {
     judge.note_idle();
     assert_eq!([40, 49, 50].map(busy_at), [false, false, true]);
 }
+
+/// Replies that were sent before the server hung may be read after a command was sent to it.
+#[tokio::test(start_paused = true)]
+async fn a_command_that_waits_does_so_after_the_reply_to_another_one() {
+    let judge = Arc::new(ReplyChecker::new(Arc::default()));
+    let now = || judge.micros(Instant::now());
+    let reply = || expected(&judge, "acquire").judged(Ok(list()));
+    let sent_at = Instant::now();
+    judge.is_long_busy(now(), NEVER);
+    tokio::time::advance(KEPT).await;
+    judge.is_long_busy(now(), NEVER);
+    assert_eq!(judge.waits_since(), Some(sent_at));
+    _ = reply();
+    assert_eq!(judge.waits_since(), Some(Instant::now()));
+    judge.note_idle();
+    _ = reply();
+    assert_eq!(judge.waits_since(), None);
+}
