@@ -3,6 +3,7 @@
 pub(crate) mod any_lock;
 pub(crate) mod builder;
 pub(crate) mod client;
+pub(crate) mod find;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;

@@ -29,6 +29,7 @@
 mod admission;
 mod apart;
 mod discipline;
+mod downgrade;
 mod faces;
 mod handoff;
 mod hold;

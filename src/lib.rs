@@ -124,6 +124,7 @@ pub use fred;
 pub use api::any_lock::{AnyGuard, AnyLock, DistributedLock, HeldLock};
 pub use api::builder::LockClientBuilder;
 pub use api::client::{ClientStats, LockClient};
+pub use api::find::FoundLock;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub use api::macro_support;

@@ -1,7 +1,9 @@
 //! The public methods of a lock. The loop that acquires it is in `acquire`.
 
 pub(crate) mod acquire;
+mod attempt;
 mod context;
+mod downgrade;
 mod force;
 mod guard;
 pub(crate) mod guarded;
@@ -15,6 +17,7 @@ pub(crate) mod renewal;
 mod replicas;
 mod rw;
 mod stray;
+mod take_over;
 pub(crate) mod verbs;
 mod waiter;
 mod waking;

@@ -32,6 +32,8 @@ mod with_metrics {
             isolated(|| metrics::gauge!(CONNECTED).increment(1));
             Self(())
         }
+
+        pub(crate) fn closed(self) {}
     }
 
     impl Drop for CountedConnection {
@@ -51,6 +53,8 @@ mod without {
         pub(crate) fn opened() -> Self {
             Self
         }
+
+        pub(crate) fn closed(self) {}
     }
 }
 

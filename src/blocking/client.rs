@@ -11,6 +11,7 @@ use super::own_runtime::Running;
 use super::rw::RwLock;
 use crate::api::builder::LockClientBuilder;
 use crate::api::client::ClientStats;
+use crate::api::find::FoundLock;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind};
 use crate::names::owner::Owner;
@@ -148,6 +149,12 @@ impl LockClient {
     /// Pings the server on every command connection; see the async [`ping`](crate::LockClient::ping).
     pub fn ping(&self) -> Result<Duration, Error> {
         self.running.wait(self.running.client.ping())
+    }
+
+    /// Returns the locks that are held and whose names match; see the async
+    /// [`find_held`](crate::LockClient::find_held).
+    pub fn find_held(&self, pattern: &str) -> Result<Vec<FoundLock>, Error> {
+        self.running.wait(self.running.client.find_held(pattern))
     }
 
     /// Returns the permissions that the client's user lacks for this lock; see the async

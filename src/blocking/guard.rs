@@ -61,6 +61,13 @@ impl<K> BlockingGuard<crate::LockGuard<K>> {
         self.running[0].wait(write.into_future())
     }
 
+    /// Makes a write hold a read hold of the same owner; see the async [`downgrade`](crate::LockGuard::downgrade).
+    pub fn downgrade(self) -> Result<Self, Error> {
+        let Self { guard, running } = self;
+        let guard = running[0].wait(guard.downgrade())?;
+        Ok(Self { guard, running })
+    }
+
     /// Consumes the guard without releasing the hold; see the async [`detach`](crate::LockGuard::detach).
     pub fn detach(self) {
         self.guard.detach();

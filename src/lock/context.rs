@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::replicas::ReplicaCheck;
 use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
 use crate::base::runtime::event;
-use crate::core::{Face, Permit, Terms};
+use crate::core::{Face, Order, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
@@ -23,13 +23,19 @@ pub(super) struct Request<'a> {
     pub(super) terms: &'a Terms,
     pub(super) wait: Wait,
     pub(super) began: Instant,
+    /// The owner that it takes the lock over from, as it is named in Redis.
+    pub(super) from: Option<&'a Arc<str>>,
 }
 
 impl Request<'_> {
     /// Queues for it.
     pub(super) fn waiter(&self) -> Waiter {
         let owner = (self.owner, self.face);
-        Waiter::new(&self.entry, owner, *self.terms, self.wait)
+        let order = match self.from {
+            Some(_) => Order::First,
+            None => self.wait.order(),
+        };
+        Waiter::new(&self.entry, owner, *self.terms, (self.wait, order))
     }
 
     /// See [`Entry::catches_up`].

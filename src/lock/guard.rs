@@ -13,7 +13,7 @@ use super::member::extend_hold;
 use super::release::OpenHold;
 use super::verbs::{Held, until_at_risk};
 use crate::base::runtime::{event, span};
-use crate::core::{Face, LossReason};
+use crate::core::{Face, LossReason, WaiterId};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::hold_handle::{Hold, HoldHandle, HoldState};
@@ -189,6 +189,26 @@ impl<K> LockGuard<K> {
 }
 
 impl<K> LockGuard<K> {
+    pub(super) fn client(&self) -> Arc<ClientHandle> {
+        Arc::clone(&self.client)
+    }
+
+    /// Why it is gone, if the server has said that it is.
+    pub(super) fn lost_by_now(&self) -> Error {
+        self.handle.lost_by(LossReason::Taken)
+    }
+
+    /// Hands a write hold to a call of its owner that waits to read.
+    pub(super) async fn hand_to(self, to: WaiterId) -> Result<(), Error> {
+        let status = Arc::clone(&self.status);
+        let Self {
+            open,
+            client: _client,
+            ..
+        } = self;
+        open.downgrade(status, to).await
+    }
+
     /// Leaves the hold to its fixed lease, also when the client ends before that.
     pub(super) fn leave(self) {
         self.open.leave();

@@ -18,13 +18,13 @@ use super::leave::leave;
 use crate::base::runtime::event;
 use crate::core::{
     Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
-    Total,
+    Total, WaiterId,
 };
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer};
 use crate::state::driven::Job;
-use crate::state::entry::{Entry, Outcome};
+use crate::state::entry::{BegunUnlock, Entry, Outcome};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -77,14 +77,36 @@ impl OpenHold {
 
     /// Releases the hold. From the first poll on, dropping the future changes nothing: the release goes on.
     /// Before, it drops the hold.
-    pub(crate) async fn unlock(mut self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
+    pub(crate) async fn unlock(self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
+        let (owner, hold) = (self.owner, self.hold);
+        let unlock = |entry: &Arc<Entry>| entry.unlock(owner, hold);
+        self.end(status, unlock).await
+    }
+
+    /// Hands a write hold to a call of its owner that waits to read. It is released if that is not possible, or nobody
+    /// waits for the outcome any more.
+    pub(super) async fn downgrade(
+        self,
+        status: Arc<HoldStatus>,
+        to: WaiterId,
+    ) -> Result<(), Error> {
+        let (owner, hold) = (self.owner, self.hold);
+        let unlock = |entry: &Arc<Entry>| entry.downgrade(owner, hold, to);
+        self.end(Some(status), unlock).await
+    }
+
+    async fn end(
+        mut self,
+        status: Option<Arc<HoldStatus>>,
+        unlock: impl FnOnce(&Arc<Entry>) -> BegunUnlock,
+    ) -> Result<(), Error> {
         let entry = Arc::clone(&self.entry);
         let (shared, lock) = (entry.shared(), entry.name.given());
         let ending = status.as_ref().and_then(|status| status.ending());
         if shared.is_closed() && status.is_some() && ending.is_none() {
             return Err(Error::Closed);
         }
-        let unlock = entry.unlock(self.owner, self.hold);
+        let unlock = unlock(&entry);
         self.open = false;
         match unlock {
             Ok(Some((release, outcome))) => {
@@ -222,7 +244,8 @@ fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) 
             script::release(name, field, target, lease, (leaves, announce))
         }
         ReleaseSend::Pass { to, lease } => {
-            script::pass(&entry.name, field, &to, lease, shared.redis.announce())
+            let (name, announce) = (entry.name_of(owner), shared.redis.announce());
+            script::pass(name, field, &to, lease, announce)
         }
     }
 }

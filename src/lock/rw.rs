@@ -9,8 +9,19 @@ use crate::names::wire;
 /// A lock with two parts: any number of owners read, or one writes. Redisson's `getReadWriteLock`, returned by
 /// [`rw_lock`](crate::LockClient::rw_lock).
 ///
-/// Each part is a [`Lock`], with all its methods. The owner that writes may also read: when it releases the write hold
-/// inside a read hold, other readers get in. The reverse fails with [`Error::WouldDeadlock`].
+/// Each part is a [`Lock`], with all its methods.
+///
+/// # Downgrade
+///
+/// [`downgrade`](crate::LockGuard::downgrade) makes a write hold a read hold, and no writer gets in between. The owner
+/// that writes may also read: when it releases the write hold first, other readers get in beside it.
+///
+/// # Upgrade
+///
+/// There is none: two readers that both wait to write would wait for each other. An owner that calls for the write part
+/// while it reads gets [`Error::WouldDeadlock`]. Release the read hold, lock the write part, and check again what was read.
+///
+/// # Readers and writers
 ///
 /// * A reader overtakes waiting writers. While readers of any client overlap, a writer waits; among the readers of its
 ///   own client it takes the first moment without one. Programs that must write at some time make their readers pause.
@@ -29,8 +40,7 @@ use crate::names::wire;
 /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
 /// let report = client.rw_lock("report");
 /// let writes = report.write().lock().await?;
-/// let reads = report.read().lock().await?; // of the same owner
-/// writes.unlock().await?; // others may read now
+/// let reads = writes.downgrade().await?; // others may read now
 /// reads.unlock().await
 /// # }
 /// ```

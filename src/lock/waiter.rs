@@ -48,9 +48,9 @@ impl Waiter {
         entry: &Arc<Entry>,
         (owner, face): (&Owner, Face),
         terms: Terms,
-        wait: Wait,
+        (wait, order): (Wait, Order),
     ) -> Self {
-        let (id, notify) = entry.enqueue(owner.key(face), wait.order(), terms);
+        let (id, notify) = entry.enqueue(owner.key(face), order, terms);
         Self {
             entry: Arc::clone(entry),
             id,
@@ -67,6 +67,10 @@ impl Waiter {
 
     pub(super) fn entry(&self) -> &Arc<Entry> {
         &self.entry
+    }
+
+    pub(super) fn id(&self) -> WaiterId {
+        self.id
     }
 
     pub(super) fn thread(&self) -> i64 {
@@ -419,7 +423,7 @@ impl Wait {
         }
     }
 
-    fn order(self) -> Order {
+    pub(super) fn order(self) -> Order {
         match self {
             Self::Never(_) => Order::Immediate,
             Self::Until(_) | Self::Forever | Self::Standby => Order::Queued,

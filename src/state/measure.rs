@@ -223,7 +223,9 @@ mod with_metrics {
 #[cfg(not(feature = "metrics"))]
 mod without {
     use std::sync::Arc;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
+
+    use tokio::time::Instant;
 
     use crate::core::Total;
     use crate::kind::LockKind;

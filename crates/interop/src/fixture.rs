@@ -83,6 +83,9 @@ impl Scenario {
     }
 }
 
+/// Every Redisson: in these scenarios that side is ours.
+pub const ALL: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
+
 /// What a scenario does to the machine. Loads run one after the other, so that who burns the
 /// processor does not run beside who measures time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

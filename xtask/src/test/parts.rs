@@ -49,6 +49,7 @@ pub(super) const FIRST: [Part; 10] = [
             "fair",
             "fair_peers",
             "read_write",
+            "downgrade",
             "multi",
             "red",
             "red_faults",
@@ -77,6 +78,7 @@ pub(super) const FIRST: [Part; 10] = [
         &[
             "lock",
             "bodies",
+            "take_over",
             "owners",
             "runtimes",
             "moved",

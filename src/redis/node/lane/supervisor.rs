@@ -75,7 +75,7 @@ impl Supervisor {
                 None => LaneState::Stopped,
                 Some(_) => LaneState::Down(None),
             });
-            drop(open);
+            open.closed();
             isolated(|| drop(_ended));
             task.end().await;
             let Some(successor) = successor else { return };
