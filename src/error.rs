@@ -174,7 +174,7 @@ pub enum Error {
         source: Source,
     },
 
-    /// The key holds something other than a plain lock. Nothing changed.
+    /// The key holds something other than a lock of this kind. Nothing changed.
     #[error("key `{key}` is not a lock but {found}: use another name, or delete the key")]
     NotALock {
         /// The key, with its prefix.

@@ -327,7 +327,7 @@ impl LockClientBuilder {
         self.with(|builder| builder.max_hold = Some(max_hold))
     }
 
-    /// Sets the [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so [`lock`](crate::Lock::lock)
+    /// Sets the [`retry_for`](crate::Lock::retry_for) of each lock of the client. Default: none, so [`lock`](crate::Lock::lock)
     /// fails with its first attempt, after the command timeout at the latest. For connecting, see
     /// [`connect_for`](Self::connect_for).
     ///

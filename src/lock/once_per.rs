@@ -20,8 +20,8 @@ impl<K> Lock<K> {
     /// or holds the lock.
     ///
     /// The lock is kept for 95 % of the period from the start of the body, however soon the body ends, even if it
-    /// fails, the future is dropped, the client is closed or the process is killed. The instances' clocks may therefore
-    /// differ by as much, and the same job may run again one period later. A body that takes longer keeps the lock
+    /// fails, the future is dropped, the client is closed or the process is killed. Instances may therefore
+    /// start the job up to that much apart, and it may run again one period later. A body that takes longer keeps the lock
     /// until it ends, and is dropped if the lock is lost, as with [`run`](Self::run). A process that is killed in the
     /// last third of the time keeps the lock for up to a third of it longer.
     ///

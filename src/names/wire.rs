@@ -185,8 +185,8 @@ impl LockName {
 /// [`Classic`](Self::Classic).
 ///
 /// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones, whose messages
-/// stay on the primary that has the lock and its replicas. Redisson has used sharded ones since 3.24 or so if the
-/// server has them, and classic ones before.
+/// stay on the primary that has the lock and its replicas. Redisson 3.24.3 and newer use sharded ones if the
+/// server has them; 3.20.0 and older use classic ones.
 ///
 /// # Examples
 ///

@@ -25,7 +25,7 @@ pub struct Scenario {
     pub short: bool,
     pub load: Load,
     pub topology: Topology,
-    /// Versions of Redisson that cannot be the first party; `docs/protocol.md` says why.
+    /// Versions of Redisson that cannot be the first party; the scenario, or the name of the list, says why.
     pub not_first: &'static [&'static str],
     /// Versions that cannot be the second.
     pub not_second: &'static [&'static str],

@@ -344,8 +344,8 @@ impl RedHold {
         matches!(self.state(), HoldState::Lost(_))
     }
 
-    /// Returns the instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the
-    /// third longest of what the servers have promised. After the end it no longer changes, and has passed.
+    /// Returns the instant up to which a quorum is guaranteed without another renewal: if three servers are a quorum,
+    /// the third longest of what the servers have promised. After the end it no longer changes, and has passed.
     ///
     /// # Examples
     ///
