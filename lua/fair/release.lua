@@ -4,7 +4,7 @@
 -- What is sent has fair/queue.lua before this text.
 --
 -- KEYS[1]  lock     hash: owner -> hold count
--- KEYS     queue and timeouts, as in fair/queue.lua
+-- KEYS[2]  queue    as in fair/queue.lua, and KEYS[3] timeouts
 -- ARGV[1]  owner    "clientId:threadId"
 -- ARGV[2]  target   hold count to set, 0 to 4294967295
 -- ARGV[3]  lease    milliseconds promised to the remaining holds, at least 1

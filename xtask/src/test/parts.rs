@@ -53,6 +53,7 @@ pub(super) const FIRST: [Part; 10] = [
             "red",
             "red_faults",
             "guarded_writes",
+            "checked_scripts",
         ],
     )
     .at_once("4"),
