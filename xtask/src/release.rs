@@ -78,6 +78,12 @@ pub fn run(install: bool) -> Result<(), Problem> {
     docs::run()?;
     compatible(install)?;
     packages()?;
+    // What crates.io would say of their manifests. The tarballs have been built.
+    let mut publish = cargo(&["publish", "--dry-run", "--no-verify"]);
+    for name in PUBLISHED {
+        publish.args(["--package", name]);
+    }
+    ended(&mut publish, "the packages cannot be published")?;
     println!("\nThis publishes it, and cannot be undone:\n");
     for package in &published {
         println!("    cargo publish --package {}", package.name);
