@@ -43,13 +43,13 @@
 //! - **Give each branch of a `join!` or `select!` its own owner** ([`owner`](LockClient::owner), [`Owner::scope`]).
 //!   Branches of one task share its owner, and re-enter the same lock.
 //! - **Poll a call, or drop it.** A call that is kept without being polled delays other calls of its client.
-//! - **Watch for a loss**: use [`run`](Lock::run), or watch [`lost`](LockGuard::lost) in long critical sections.
+//! - **Watch for a loss**: use [`run`](Lock::run), or watch [`lost`](HoldHandle::lost) in long critical sections.
 //! - **Use each name for one kind of lock.**
 //!
 //! # What is promised
 //!
 //! A lost reply, a retry or a reconnect never leaves a hold count too high or too low. Every future may be dropped at
-//! any await point. A loss is reported no later than [`valid_until`](LockGuard::valid_until), which precedes the expiry
+//! any await point. A loss is reported no later than [`valid_until`](Hold::valid_until), which precedes the expiry
 //! on the server. Waiting costs one subscription and no polling, except on spin and string locks.
 //!
 //! Not promised are exclusion across the failover of a primary whose replicas lack the lock or across jumps of the

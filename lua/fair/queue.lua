@@ -31,7 +31,8 @@ local function may_change()
   redis.call('lrem', KEYS[2], 1, '')
   redis.call('zrem', KEYS[3], '')
   redis.call('zadd', KEYS[3], 'xx', 0, '')
-  for n = 2, 3 do redis.call('persist', KEYS[n]) end
+  redis.call('persist', KEYS[2])
+  redis.call('persist', KEYS[3])
 end
 
 -- Tells the owner whose turn it is; returns how many connections have got the message.

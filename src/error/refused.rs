@@ -31,7 +31,8 @@ pub enum RefusedKind {
     TooManyClients,
     /// `CLUSTERDOWN`, `TRYAGAIN`; or `MOVED` and `ASK` to a node that was not reached in time.
     ClusterDown,
-    /// `MOVED`, `ASK`, `CROSSSLOT`: from a cluster node to which the client connected as a single server.
+    /// `MOVED`, `ASK`, `CROSSSLOT`: from a cluster node, or a cluster's proxy, to which the client connected as a single
+    /// server.
     Cluster,
     /// `ERR DB index is out of range`: the number after the `/` of the URL.
     NoSuchDatabase,

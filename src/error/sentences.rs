@@ -103,7 +103,7 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
             "it lacks a command that the scripts of this lock call; `check` names it"
         }
         Some(RefusalKind::ScriptNotAccepted) => {
-            "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them, or start Dragonfly with `--default_lua_flags=allow-undeclared-keys`"
+            "it runs no scripts that compute names of keys, as those of read-write locks do; use a different kind of lock, connect to Redis itself, without a proxy that checks scripts, or turn the check off: `script_check_enable` 0 on Alibaba Cloud, `--default_lua_flags=allow-undeclared-keys` of Dragonfly"
         }
         Some(RefusalKind::NoOwner) => {
             "no node of its cluster has the slots that are needed; assign them, or try again after a failover"

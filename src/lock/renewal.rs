@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::runtime::event;
 use crate::base::timers::FiredTimer;
 use crate::core::{Life, LossReason, RenewOutcome, Total};
-use crate::error::{Error, Operation, RefusalKind};
+use crate::error::{Error, Operation, RefusalKind, RefusedKind};
 use crate::redis::{BackgroundClass, ReplicaProbe};
 use crate::script::{self, CallError, RenewalKey, RetryPolicy, ScriptAnswer};
 use crate::state::entry::{Entry, Locks};
@@ -222,14 +222,7 @@ async fn renew(batch: Batch) -> Vec<Batch> {
                 (item, held)
             }));
         }
-        // Of the keys of a slot that is on its way, some are at one node and some at the other; or too many are gone.
-        Err(failed)
-            if items.len() > 1
-                && matches!(
-                    failed.error.refusal(),
-                    Some(RefusalKind::TryAgain | RefusalKind::TooManyKeys)
-                ) =>
-        {
+        Err(failed) if items.len() > 1 && may_succeed_alone(&failed.error) => {
             let alone = items.into_iter().map(|item| vec![item]);
             return alone.map(|items| Batch { items, limit }).collect();
         }
@@ -336,6 +329,19 @@ impl RenewalCheck {
             .acknowledged(replica_route, touch, sent_at, until)
             .await
     }
+}
+
+/// Whether the server takes each of the keys by itself. Of those of a slot that is on its way, some are at one node and some
+/// at the other; or too many are gone; or a proxy of a cluster wants the keys of a call in one slot.
+fn may_succeed_alone(error: &Error) -> bool {
+    matches!(
+        error.refusal(),
+        Some(
+            RefusalKind::TryAgain
+                | RefusalKind::TooManyKeys
+                | RefusalKind::Known(RefusedKind::Cluster)
+        )
+    )
 }
 
 /// Whether the server may have refused the whole call because of one of its keys.

@@ -54,6 +54,7 @@ pub(super) const FIRST: [Part; 10] = [
             "red",
             "red_faults",
             "guarded_writes",
+            "checked_scripts",
         ],
     )
     .at_once("4"),
@@ -144,7 +145,7 @@ pub(super) const REST: [Part; 4] = [
     // It builds the library again.
     Part::new("attribute: mistakes are refused", &["refused"]),
     Part::new("test kit", &["kit", "readme"]),
-    Part::new("service", &["service"]),
+    Part::new("service", &["service", "dashboard"]),
     // It measures the processor time of servers.
     Part::new("costs in a cluster", &["cluster_costs"]).at_once("1"),
 ];
