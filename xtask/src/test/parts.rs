@@ -62,6 +62,7 @@ pub(super) const FIRST: [Part; 10] = [
             "cluster",
             "cluster_wakeups",
             "cluster_names",
+            "mapped_addresses",
             "shards",
             "slot_map",
             "sentinel",
