@@ -506,6 +506,7 @@ fn the_package_is_small_and_has_what_it_needs() {
         let features = [
             "src/blocking",
             "src/api/builder/serde.rs",
+            "src/api/redisson_config",
             "src/api/macro_support",
             "src/redis/settings/tls.rs",
             "src/api/test_util",

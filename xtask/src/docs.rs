@@ -34,7 +34,7 @@ fn make() -> Result<(), Problem> {
     ] {
         docs.args(["--package", package]);
     }
-    let features = "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde,redisson-lock/tls-rustls";
+    let features = "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/redisson-config,redisson-lock/serde,redisson-lock/tls-rustls";
     docs.args(["--features", features])
         .env("RUSTDOCFLAGS", "-D warnings");
     ended(&mut docs, "the documentation has warnings")

@@ -129,7 +129,14 @@ pub(super) const FIRST: [Part; 10] = [
     .at_once("6"),
     Part::new(
         "blocking, metrics, serde, TLS",
-        &["counts", "blocking", "no_panic", "features", "tls"],
+        &[
+            "counts",
+            "blocking",
+            "no_panic",
+            "features",
+            "redisson_config",
+            "tls",
+        ],
     ),
     Part::new(
         "facts about fred, public surface, scripts",
