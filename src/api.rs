@@ -9,6 +9,8 @@ pub(crate) mod find;
 pub mod macro_support;
 pub(crate) mod multi;
 pub(crate) mod red;
+#[cfg(feature = "redisson-config")]
+pub(crate) mod redisson_config;
 pub(crate) mod scope;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]

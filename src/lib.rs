@@ -83,6 +83,7 @@
 //! | `blocking` | the module `blocking`: the same locks for programs without an async runtime |
 //! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock-macros) around an async function, `LockClient::as_default` |
 //! | `metrics` | wait and hold times, gauges and losses through the crate `metrics`, by class (`Lock::class`) |
+//! | `redisson-config` | a client with the settings of a Redisson configuration file, YAML or JSON: `RedissonConfig` |
 //! | `serde` | serialisable statistics, holders and reports; a builder from a configuration |
 //! | `tls-rustls` | TLS for URLs that begin with `rediss://` or `valkeys://`: `Tls` |
 //! | `test-util` | what `redisson-lock-test` is built on: hidden, and outside of semantic versioning |
@@ -130,6 +131,8 @@ pub use api::find::FoundLock;
 pub use api::macro_support;
 pub use api::multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use api::red::{RedGuard, RedHold, RedLock, RedLost};
+#[cfg(feature = "redisson-config")]
+pub use api::redisson_config::RedissonConfig;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use api::test_util;

@@ -44,7 +44,7 @@ pub(crate) use reports::{Changed, Reports};
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
 pub use settings::Tls;
-pub(crate) use settings::{Credentials, Settings};
+pub(crate) use settings::{AddressMap, Credentials, Settings};
 pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
 pub(crate) use topology::identity::Location;
 pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};

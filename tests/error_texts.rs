@@ -332,7 +332,7 @@ async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_
             0 => format!("Redis at 127.0.0.1:0 refused: {NO_PORT}"),
             _ => {
                 format!(
-                    "no answer from Redis at 127.0.0.1:1, which {who} announced, while {doing}; "
+                    "no answer from Redis at 127.0.0.1:1, which {who} announced (`map_addresses` can replace it), while {doing}; "
                 )
             }
         };

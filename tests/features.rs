@@ -252,6 +252,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "handoff": false,
         "close_grace": "10s",
         "announce": "both",
+        "address_map": { "172.20.0.2:7001": "docker.example:7001" },
         "sync_replicas": { "replicas": 2, "within": "100ms" },
     });
     let read: LockClientBuilder = serde_json::from_value(all.clone()).expect("it is one");
@@ -270,6 +271,7 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .handoff(false)
         .close_grace(ms(10_000))
         .announce(redisson_lock::Announce::Both)
+        .address_map([("172.20.0.2:7001", "docker.example:7001")])
         .sync_replicas(2, ms(100));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     assert_eq!(serde_json::to_value(&built).expect("plain data"), all);

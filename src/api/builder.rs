@@ -17,7 +17,7 @@ use crate::error::Error;
 use crate::lock::release::release_job;
 use crate::lock::renewal;
 use crate::names::wire::Announce;
-use crate::redis::{Credentials, Redis, Settings, SyncReplicas, Tls};
+use crate::redis::{AddressMap, Credentials, Redis, Settings, SyncReplicas, Tls};
 use crate::state::bounds::{check_lease, check_replicas, check_timeouts};
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Locks;
@@ -52,6 +52,7 @@ pub struct LockClientBuilder {
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
+    address_map: Option<AddressMap>,
     sync_replicas: Option<SyncReplicas>,
     tls: Option<Tls>,
 }
@@ -269,6 +270,7 @@ impl LockClientBuilder {
             close_grace: None,
             sentinel_credentials: None,
             announce: Announce::default(),
+            address_map: None,
             sync_replicas: None,
             tls: None,
         }
@@ -488,7 +490,8 @@ impl LockClientBuilder {
             .with_client_name(self.client_name.as_deref())
             .with_sentinel_credentials(self.sentinel_credentials.clone())
             .with_tracking(self.tracking)
-            .with_announce(self.announce);
+            .with_announce(self.announce)
+            .with_address_map(self.address_map.as_ref())?;
         let settings = Arc::new(settings);
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
@@ -566,6 +569,7 @@ const FAIR_WAIT: Duration = Duration::from_secs(300);
 const FAIR_WAITS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
+mod addresses;
 #[cfg(feature = "serde")]
 mod serde;
 #[cfg(test)]

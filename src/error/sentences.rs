@@ -47,8 +47,9 @@ pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     match is_late(source) {
         false => {
             let announced = cause(source).and_then(|cause| cause.announced_by);
-            let announced =
-                announced.map_or_else(String::new, |who| format!(", which {who} announced,"));
+            let announced = announced.map_or_else(String::new, |who| {
+                format!(", which {who} announced (`map_addresses` can replace it),")
+            });
             format!("no answer from {redis}{announced} while {while_doing}{lock}; {consequence}")
         }
         // To look for the server would not help.

@@ -64,6 +64,7 @@ pub(super) const FIRST: [Part; 10] = [
             "cluster",
             "cluster_wakeups",
             "cluster_names",
+            "mapped_addresses",
             "shards",
             "slot_map",
             "sentinel",
@@ -131,7 +132,14 @@ pub(super) const FIRST: [Part; 10] = [
     .at_once("6"),
     Part::new(
         "blocking, metrics, serde, TLS",
-        &["counts", "blocking", "no_panic", "features", "tls"],
+        &[
+            "counts",
+            "blocking",
+            "no_panic",
+            "features",
+            "redisson_config",
+            "tls",
+        ],
     ),
     Part::new(
         "facts about fred, public surface, scripts",
