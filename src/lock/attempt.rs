@@ -119,11 +119,7 @@ impl AcquirePermit {
     ) -> Result<Attempt, Error> {
         let (entry, owner) = (Arc::clone(&self.entry), request.owner);
         context.prepare(&entry).await?;
-        if request.from.is_some() && self.permit.target > 1 {
-            self.untaken(Untaken::NotExecuted);
-            let held = Rejected::AlreadyHeld;
-            return Err(rejection(&entry, self.permit.owner, held));
-        }
+        self.check_takes_over(request)?;
         let shared = entry.shared();
         self.log_re_entry(owner);
         let mut strays = 0;
@@ -189,6 +185,16 @@ impl AcquirePermit {
                 }
             }
         }
+    }
+
+    /// Who has the lock takes it over from nobody.
+    fn check_takes_over(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        if request.from.is_none() || self.permit.target == 1 {
+            return Ok(());
+        }
+        self.untaken(Untaken::NotExecuted);
+        let (owner, held) = (self.permit.owner, Rejected::AlreadyHeld);
+        Err(rejection(&self.entry, owner, held))
     }
 
     fn log_re_entry(&self, owner: &Owner) {

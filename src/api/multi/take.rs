@@ -97,7 +97,7 @@ pub(super) async fn take(
 /// The outcome of an attempt at one lock.
 #[allow(
     clippy::large_enum_variant,
-    reason = "it is taken apart at once; its size depends on features"
+    reason = "it is taken apart immediately; its size depends on features"
 )]
 enum MemberFound {
     Taken(LockGuard),

@@ -5,6 +5,7 @@
 
 mod foreign;
 mod parameters;
+mod scheme;
 
 use fred::prelude::{Config, ServerConfig};
 use percent_encoding::percent_decode_str;
@@ -14,6 +15,7 @@ use super::address::host_and_port;
 use crate::error::{self, Error};
 pub(crate) use parameters::Credentials;
 use parameters::Parameters;
+use scheme::Scheme;
 
 /// The settings in a URL.
 pub(super) struct Given {
@@ -227,54 +229,6 @@ pub(super) fn invalid(problem: &str) -> Error {
     Error::InvalidConfig {
         what: "URL",
         problem: problem.to_owned(),
-    }
-}
-
-/// The topology that a URL's scheme asks for.
-#[derive(Clone, Copy)]
-enum Scheme {
-    Server,
-    Socket,
-    Cluster,
-    Sentinel,
-}
-
-impl Scheme {
-    /// The form of such a URL.
-    fn form(self) -> &'static str {
-        match self {
-            Self::Server => "redis://[user:password@]host[:port][/database]",
-            Self::Socket => "redis+unix://[user:password@localhost]/path/to/socket[?db=database]",
-            Self::Cluster => {
-                "redis-cluster://[user:password@]host[:port][,host[:port]…][?node=host:port&…]"
-            }
-            Self::Sentinel => {
-                "redis-sentinel://[user:password@]host[:port][,host[:port]…][/database]?sentinelServiceName=name\
-                 [&node=host:port&…][&sentinelUsername=user][&sentinelPassword=password]"
-            }
-        }
-    }
-
-    fn default_port(self) -> u16 {
-        match self {
-            Self::Sentinel => 26379,
-            Self::Server | Self::Socket | Self::Cluster => 6379,
-        }
-    }
-
-    /// The parameters that mean something there.
-    fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Self::Server | Self::Socket => &[parameters::DATABASE],
-            Self::Cluster => &[parameters::NODE, parameters::DATABASE],
-            Self::Sentinel => &[
-                parameters::DATABASE,
-                parameters::SERVICE_NAME,
-                parameters::NODE,
-                parameters::SENTINEL_USERNAME,
-                parameters::SENTINEL_PASSWORD,
-            ],
-        }
     }
 }
 

@@ -95,21 +95,25 @@ impl Supervisor {
                 }
                 replacement = replacement => replacement,
             };
-            self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
-            reconnected();
-            let connection_fence = *self.stats.fence.lock();
-            if self.is_news("replaced") {
-                event!(INFO, lane = self.nth,
-                    server = &*self.endpoint.settings().address,
-                    %connection_fence,
-                    "command connection replaced"
-                );
-            }
-            if replacement.is_tracking {
-                // What was read over the last connection is not tracked by this one.
-                self.context.reports.add_lane(self.nth);
-            }
+            self.replaced(&replacement);
             connected = replacement;
+        }
+    }
+
+    fn replaced(&self, replacement: &Connected) {
+        self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+        reconnected();
+        let connection_fence = *self.stats.fence.lock();
+        if self.is_news("replaced") {
+            event!(INFO, lane = self.nth,
+                server = &*self.endpoint.settings().address,
+                %connection_fence,
+                "command connection replaced"
+            );
+        }
+        if replacement.is_tracking {
+            // What was read over the last connection is not tracked by this one.
+            self.context.reports.add_lane(self.nth);
         }
     }
 

@@ -4,19 +4,9 @@ use std::fmt;
 
 use percent_encoding::percent_decode_str;
 
-use super::{Scheme, foreign};
+use super::foreign;
+use super::scheme::{DATABASE, NODE, SENTINEL_PASSWORD, SENTINEL_USERNAME, SERVICE_NAME, Scheme};
 use crate::redis::settings::address::{host_and_port, number};
-
-/// The database, if it is not in the path.
-pub(super) const DATABASE: &str = "db";
-
-/// Another node of the cluster, or another sentinel. May be there several times.
-pub(super) const NODE: &str = "node";
-/// The sentinels' name for the primary and its replicas.
-pub(super) const SERVICE_NAME: &str = "sentinelServiceName";
-/// As whom to ask the sentinels.
-pub(super) const SENTINEL_USERNAME: &str = "sentinelUsername";
-pub(super) const SENTINEL_PASSWORD: &str = "sentinelPassword";
 
 /// The settings in the parameters of a URL.
 pub(super) struct Parameters {
