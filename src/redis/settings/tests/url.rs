@@ -246,7 +246,7 @@ fn parameters_that_are_unknown_wrong_missing_or_there_twice_are_named_without_th
         ("redis://h/1?db=2", "two databases", one),
         (
             "redis://h/?db=1&database=1",
-            "`db` is there more than once",
+            "`database` says the same as `db`, which is there too",
             one,
         ),
         (

@@ -40,11 +40,12 @@ impl Parameters {
         for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             // The name of the list: none that was given is quoted unless it is harmless.
-            let own = SYNONYMS.iter().find(|(foreign, _)| *foreign == name);
-            let own = own.map_or(name, |(_, own)| own);
+            let synonym = SYNONYMS.iter().find(|(foreign, _)| *foreign == name);
+            let own = synonym.map_or(name, |(_, own)| own);
             let known = kind.parameters().iter().find(|known| **known == own);
             let name = *known.ok_or_else(|| unknown(name))?;
-            let wrong = |problem| format!("the parameter `{name}` {problem}");
+            let given = synonym.map_or(name, |(foreign, _)| foreign);
+            let wrong = |problem: &str| format!("the parameter `{given}` {problem}");
             let value = percent_decode_str(value).decode_utf8();
             let value = value.map_err(|_| wrong("is not UTF-8 when it is decoded"))?;
             if value.is_empty() {
@@ -63,7 +64,10 @@ impl Parameters {
                 _ => &mut password,
             };
             if once.replace(value.into_owned()).is_some() {
-                return Err(wrong("is there more than once"));
+                return Err(match given == name {
+                    true => wrong("is there more than once"),
+                    false => wrong(&format!("says the same as `{name}`, which is there too")),
+                });
             }
         }
         if user.is_some() && password.is_none() {
