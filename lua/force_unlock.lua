@@ -11,13 +11,13 @@
 --    0  this owner does not hold it; nothing changed
 --   -1  too late: the limit has passed; nothing changed
 
-local lock, owner, limit, channel, way = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or 'publish'
+local owner, limit, channel, way = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or 'publish'
 
 if limit > 0 then
   local time = redis.call('time')
   if time[1] * 1000 + time[2] / 1000 > limit then return -1 end
 end
-if redis.call('hexists', lock, owner) == 0 then return 0 end
+if redis.call('hexists', KEYS[1], owner) == 0 then return 0 end
 -- Published first: if the message is refused, no waiter is left waiting for a free lock.
 if channel ~= '' then
   if way ~= 'publish' then redis.call('spublish', channel, '0') end
@@ -25,5 +25,5 @@ if channel ~= '' then
     redis.call('publish', channel, '0')
   end
 end
-redis.call('del', lock)
+redis.call('del', KEYS[1])
 return 1

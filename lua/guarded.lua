@@ -2,7 +2,7 @@
 --
 -- What is sent has a function `look` before this text, the look.lua of the lock's kind.
 --
--- KEYS     lock, then the key of the token if the kind has one, then that of the id if there is one, then the user's
+-- KEYS[1]  lock   then the key of the token if the kind has one, then that of the id if there is one, then the user's
 -- ARGV[1]  owner  "clientId:threadId", or the value of a string lock
 -- ARGV[2]  keep   milliseconds for which the id is remembered; 0: there is none
 -- ARGV[3]  own    how many KEYS come before the user's; the last of them is that of the id
@@ -17,18 +17,19 @@
 --                              nothing changed
 
 local owner, keep, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local id = keep ~= '0' and KEYS[own]
-
-local state, exists = look(), id and redis.call('exists', id) or 0
+local id, state = keep ~= '0', look()
+-- Some providers accept only calls that name their key literally: below, the first is the key of the id.
+local given, KEYS = KEYS, {KEYS[own]}
 if type(state) == 'table' then return state end
+local exists = id and redis.call('exists', KEYS[1]) or 0
 if state ~= 1 then return {'lost', state, exists} end
 if exists == 1 then return {'done'} end
 local part, mistake = loadstring('local KEYS, ARGV = ...; ' .. ARGV[4], '@user_script')
 if not part then return {'failed', mistake} end
 if id then
   -- Returns 0 while the key is absent: a missing permission fails here, and not when the id is to be forgotten.
-  redis.call('pexpire', id, keep)
-  redis.call('set', id, owner, 'px', keep)
+  redis.call('pexpire', KEYS[1], keep)
+  redis.call('set', KEYS[1], owner, 'px', keep)
 end
 
 local function after(list, count)
@@ -37,11 +38,10 @@ local function after(list, count)
   return rest
 end
 
--- An error that the part returns has to be a failure too: a reply with an error looks like a refusal of this call, and
--- some refusals are a reason to send it again. The value is read as Redis does: of a map the entries, of a set the keys, of
--- another table the list before its first nil. A metatable could show Redis another value than this function. The depth
--- is limited because clients read replies recursively: in a debug build 128 levels take more than the 2 MiB of a thread's
--- stack.
+-- An error that the part returns has to be a failure too: as a reply it would look like a refusal of this call, of which
+-- some are a reason to send it again. The value is read as Redis does: of a map the entries, of a set the keys, of another
+-- table the list before its first nil. A metatable could show Redis another value. The depth is limited because clients
+-- read replies recursively: in a debug build 128 levels take more than the 2 MiB of a thread's stack.
 local function failure_in(value, depth)
   if type(value) ~= 'table' then return nil end
   if getmetatable(value) ~= nil then return 'the value has a metatable' end
@@ -66,7 +66,7 @@ end
 -- In a coroutine the part has no callers: where scripts may replace their callers' environment (setfenv, up to Redis 6.2
 -- and in Valkey 8), that of this script would be replaced for all clients, as the server keeps the compiled script.
 local routine = coroutine.create(part)
-local ended, value = coroutine.resume(routine, after(KEYS, own), after(ARGV, 5))
+local ended, value = coroutine.resume(routine, after(given, own), after(ARGV, 5))
 local failure
 if not ended then
   failure = text_of(value)
@@ -76,5 +76,5 @@ else
   failure = failure_in(value, 0)
 end
 if not failure then return {'ran', value} end
-if id then redis.call('pexpire', id, 0) end
+if id then redis.call('pexpire', KEYS[1], 0) end
 return {'failed', failure}

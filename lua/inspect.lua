@@ -9,17 +9,15 @@
 --                                the server's clock in milliseconds (-1: not asked for, or not permitted)
 --   {-3, found}                  not a lock: what was found instead
 
-local lock = KEYS[1]
-
-local fields = redis.call('hlen', lock)
+local fields = redis.call('hlen', KEYS[1])
 if fields == 0 then return nil end
 if fields ~= 1 then return {-3, 'a hash of another kind'} end
-local holder = redis.call('hkeys', lock)[1]
-local count = redis.call('hget', lock, holder)
+local holder = redis.call('hkeys', KEYS[1])[1]
+local count = redis.call('hget', KEYS[1], holder)
 if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
 local time = -1
 if ARGV[1] == 'time' then
   local clock = redis.pcall('time')
   if not clock.err then time = clock[1] * 1000 + clock[2] / 1000 end
 end
-return {redis.call('pttl', lock), holder, count, time}
+return {redis.call('pttl', KEYS[1]), holder, count, time}

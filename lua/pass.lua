@@ -12,14 +12,14 @@
 --    0  gone: there is no such key; nothing changed
 --   -1  taken: another owner holds the lock; nothing changed
 
-local lock, from, to, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
+local from, to, lease_ms, channel, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
-if redis.call('hexists', lock, from) == 1 then
+if redis.call('hexists', KEYS[1], from) == 1 then
   -- Changes nothing, the receiver has no field: a missing permission fails here and not when both have one.
   -- And a server that is out of memory lets a script continue after its first write.
-  redis.call('hdel', lock, to)
+  redis.call('hdel', KEYS[1], to)
   -- Who waits was told the longer lease, or that there is none, and would sleep beside a key that may be gone before.
-  local left = redis.call('pttl', lock)
+  local left = redis.call('pttl', KEYS[1])
   if channel ~= '' and (left < 0 or left > tonumber(lease_ms)) then
     if way ~= 'publish' then redis.call('spublish', channel, '0') end
     if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
@@ -27,18 +27,18 @@ if redis.call('hexists', lock, from) == 1 then
     end
   end
   -- The receiver's own lease, shorter perhaps: what was promised to the holder's holds is over.
-  redis.call('pexpire', lock, lease_ms)
-  redis.call('hincrby', lock, to, 1)
-  redis.call('hdel', lock, from)
+  redis.call('pexpire', KEYS[1], lease_ms)
+  redis.call('hincrby', KEYS[1], to, 1)
+  redis.call('hdel', KEYS[1], from)
   -- Read after it was written, as in acquire.lua.
-  redis.call('pttl', lock)
+  redis.call('pttl', KEYS[1])
   return 1
 end
 
-if redis.call('hexists', lock, to) == 1 then
-  local left = redis.call('pttl', lock)
-  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
-  redis.call('pttl', lock)
+if redis.call('hexists', KEYS[1], to) == 1 then
+  local left = redis.call('pttl', KEYS[1])
+  redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('pttl', KEYS[1])
   return 1
 end
-return -redis.call('exists', lock)
+return -redis.call('exists', KEYS[1])

@@ -14,10 +14,10 @@
 --   -1  taken: another owner holds the lock; nothing changed
 --   -3  not a lock: the count is not a number; nothing changed
 
-local lock, owner, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
+local owner, target, lease_ms, channel, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
-local count = redis.call('hget', lock, owner)
-if not count then return -redis.call('exists', lock) end
+local count = redis.call('hget', KEYS[1], owner)
+if not count then return -redis.call('exists', KEYS[1]) end
 
 if target == '0' then
   -- Published first: if the message is refused, the lock is still there to be released again.
@@ -28,16 +28,16 @@ if target == '0' then
       heard = heard + redis.call('publish', channel, '0')
     end
   end
-  redis.call('del', lock)
+  redis.call('del', KEYS[1])
   return 1 + heard
 end
 
 if not string.find(count, '^%d+$') or #count > 10 then return -3 end
 -- The lease is written first, as in acquire.lua.
-local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+local left = redis.call('pttl', KEYS[1])
+redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
 local step = tonumber(target) - tonumber(count)
-if step ~= 0 then redis.call('hincrby', lock, owner, string.format('%d', step)) end
+if step ~= 0 then redis.call('hincrby', KEYS[1], owner, string.format('%d', step)) end
 -- Read after it was written, as in acquire.lua.
-redis.call('pttl', lock)
+redis.call('pttl', KEYS[1])
 return 1

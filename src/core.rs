@@ -29,6 +29,7 @@
 mod admission;
 mod apart;
 mod discipline;
+mod downgrade;
 mod faces;
 mod handoff;
 mod hold;
@@ -351,7 +352,9 @@ impl LockCore {
             for owner in owners.collect::<Vec<_>>() {
                 core.change(now, owner, out, |state, cx| {
                     if state.tenure.is_held() {
-                        ended.push((Arc::clone(&state.field), owner.face));
+                        if !state.tenure.is_left_to_its_lease() {
+                            ended.push((Arc::clone(&state.field), owner.face));
+                        }
                         state.lose(reason, cx);
                     }
                     state.end_unlocks(|_| true, Unlocked::Failed, cx);

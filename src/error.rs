@@ -1,6 +1,7 @@
 //! The errors, one variant for each case a caller handles differently. Contention is not an error:
 //! it is `None`.
 
+mod category;
 mod cause;
 mod kind;
 mod operation;
@@ -13,15 +14,18 @@ mod tls;
 use crate::core::HeldBy;
 use crate::core::LossReason;
 
+use std::error::Error as StdError;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::kind::LockKind;
 
+pub use category::ErrorKind;
 pub use operation::Operation;
 pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;
 
-pub(crate) use cause::Cause;
+pub(crate) use cause::{Cause, Quorum};
 use cause::{Source, refusal};
 pub(crate) use refusal::{
     Denied, RefusalKind, is_from_server, is_of_a_replica, line_in_script, missing_channel,
@@ -29,7 +33,7 @@ pub(crate) use refusal::{
 };
 use sentences::{auth, denied, no_answer, redis, refused};
 
-/// Why a lock operation failed. A lock held by someone else is not a failure: see
+/// Why a lock operation failed. A lock held by another owner is not a failure: see
 /// [`Lock::try_lock`](crate::Lock::try_lock).
 ///
 /// # Examples
@@ -46,21 +50,19 @@ use sentences::{auth, denied, no_answer, redis, refused};
 /// # Ok(()) }
 /// ```
 ///
-/// "Nothing changed" and "Nothing was sent" are about the last attempt of a call. One before it whose answer was lost with
-/// its connection may have been executed; an acquisition is undone then.
+/// "Nothing changed" and "Nothing was sent" refer to a call's last attempt. An earlier attempt whose reply was lost
+/// with its connection may have been executed; an acquisition is then rolled back.
 ///
-/// The text of an error about a server names it: host and port, or the path of its socket; of several nodes that were tried
-/// for a connection, all. No text has a password or an address with its parameters. The text does not repeat the error's source,
-/// such as the message of the server or of the operating system. For logs, both in one line:
+/// The message of an error about a server names it: by host and port or the path of its socket, and with all nodes that
+/// were tried for a connection. No message has a password or a URL with its parameters, or repeats the error's source,
+/// such as the message of the server or of the operating system. `Debug` prints both in one line, for logs, `unwrap`
+/// and a `main` that returns an error:
 ///
 /// ```
-/// fn with_causes(error: &dyn std::error::Error) -> String {
-///     let causes = std::iter::successors(error.source(), |cause| cause.source());
-///     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
-/// }
-/// # assert_eq!(with_causes(&redisson_lock::Error::Closed), redisson_lock::Error::Closed.to_string());
+/// use redisson_lock::Error;
+/// assert_eq!(format!("{:?}", Error::Closed), Error::Closed.to_string());
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// This owner does not hold the lock, or holds it only through guards. Nothing changed.
@@ -80,7 +82,7 @@ pub enum Error {
     Lost {
         /// The lock.
         lock: String,
-        /// The kind of the lock; of a read-write lock the part whose hold was lost.
+        /// The kind of the lock; for a read-write lock, the part whose hold was lost.
         kind: LockKind,
         /// The reason why the hold ended.
         reason: LossReason,
@@ -113,7 +115,7 @@ pub enum Error {
         problem: &'static str,
     },
 
-    /// A setting, an address or a script cannot be used. Nothing was sent.
+    /// A setting, a URL or a script cannot be used. Nothing was sent.
     #[error("invalid {what}: {problem}")]
     InvalidConfig {
         /// Which setting.
@@ -151,7 +153,8 @@ pub enum Error {
         source: Source,
     },
 
-    /// There is no TLS connection: the server cannot prove who it is, or does not accept the client. Nothing was sent.
+    /// There is no TLS connection, because the server cannot prove its identity or does not accept the client. Nothing
+    /// was sent.
     #[error("no TLS connection to {}: {problem}", redis(source))]
     Tls {
         /// Why, and what to do.
@@ -171,7 +174,7 @@ pub enum Error {
         source: Source,
     },
 
-    /// The key holds something other than a plain lock. Nothing changed.
+    /// The key holds something other than a lock of this kind. Nothing changed.
     #[error("key `{key}` is not a lock but {found}: use another name, or delete the key")]
     NotALock {
         /// The key, with its prefix.
@@ -180,8 +183,8 @@ pub enum Error {
         found: String,
     },
 
-    /// A script returned an unknown reply, on a new connection too, or an error that is not Redis'
-    /// own. Treated like a missing reply: whatever may have been executed is undone in the background.
+    /// A script returned an unknown reply, even on a new connection, or an error that is not Redis' own. It is treated
+    /// like a missing reply: whatever may have been executed is rolled back in the background.
     #[error("script `{script}` replied {reply}; is another program answering for Redis?")]
     UnexpectedReply {
         /// The script.
@@ -201,8 +204,8 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The owner holds the lock, and the call or that hold does not nest: a string lock, or a call or a hold of
-    /// [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
+    /// The owner already holds the lock, and the call or that hold does not nest: it is of a string lock, or was made
+    /// with [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
     #[error(
         "lock `{lock}` is already held by this owner, and this call or that hold is not reentrant: unlock first, or use \
          another owner"
@@ -223,8 +226,8 @@ pub enum Error {
         lock: String,
     },
 
-    /// This client uses the name as another kind of lock: a call, a guard, a handle, a hold or a release under way. Nothing was
-    /// sent.
+    /// This client uses the name as another kind of lock, in a call, a guard, a handle, a hold or a release in
+    /// progress. Nothing was sent.
     #[error(
         "`{lock}` is in use as a lock of the kind `{in_use}` in this client, not `{kind}`: use another name"
     )]
@@ -233,7 +236,7 @@ pub enum Error {
         lock: String,
         /// The kind of the call.
         kind: LockKind,
-        /// The kind as which this client uses the name.
+        /// The kind for which this client uses the name.
         in_use: LockKind,
     },
 
@@ -244,10 +247,10 @@ pub enum Error {
     Busy {
         /// The lock.
         lock: String,
-        /// How long the call waited at most.
+        /// The limit of the wait.
         waited: std::time::Duration,
-        /// Who held it, as the latest attempt of this call found it. `None` if it made none: other calls of this client
-        /// were before it, or Redis did not answer.
+        /// The holder that this call's latest attempt found. `None` if it made none, because other calls of this client
+        /// were first or Redis did not answer.
         found: Option<Box<HeldBy>>,
     },
 
@@ -257,9 +260,9 @@ pub enum Error {
     TooFewReplicas {
         /// The lock.
         lock: String,
-        /// How many replicas are to have it.
+        /// How many replicas must have it.
         wanted: u32,
-        /// How many have acknowledged it; 0 also if they could not be asked at the server that took it.
+        /// How many have acknowledged it; also 0 if they could not be asked on the server that granted it.
         acknowledged: u32,
         /// Whether Redis has confirmed its release; otherwise its lease frees it at the latest.
         released: bool,
@@ -267,17 +270,15 @@ pub enum Error {
 
     /// The script of a [guarded write](crate::HoldHandle::eval) failed. What it had written before stays; the lock is
     /// held.
-    #[error("the script of a guarded write under lock `{lock}` failed: its message says why")]
+    #[error("the script of a guarded write under lock `{lock}` failed: {message}")]
     ScriptFailed {
         /// The lock.
         lock: String,
         /// The server's message.
-        #[source]
-        source: Source,
+        message: String,
     },
 
-    /// In a cluster a key of a [guarded write](crate::HoldHandle::eval) is in another slot than the lock. Nothing was
-    /// sent.
+    /// In a cluster, a key of a [guarded write](crate::HoldHandle::eval) is not in the lock's slot. Nothing was sent.
     #[error("key `{key}` is in another slot than lock `{lock}`: give both names the same {{tag}}")]
     OtherSlot {
         /// The lock.
@@ -290,17 +291,17 @@ pub enum Error {
     #[error("the lock client is closed: create a new one")]
     Closed,
 
-    /// There is no tokio runtime here, or it has no timers or no sockets; or the runtime that created the
-    /// client has ended. Nothing is held; a command in flight ends with its lease. A call from another runtime
-    /// waits while nothing drives the runtime that created the client.
+    /// There is no tokio runtime here, it lacks timers or sockets, or the runtime that created the client has ended.
+    /// Nothing is held; a command in flight ends with its lease. A call from another runtime waits while nothing drives
+    /// the runtime that created the client.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
          client running"
     )]
     NoRuntime,
 
-    /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would
-    /// have stopped the tasks of that thread. Nothing was sent.
+    /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would have blocked the
+    /// tasks of that thread. Nothing was sent.
     #[error(
         "a blocking call inside of a tokio runtime: use the async LockClient there, or make the call in \
          tokio::task::spawn_blocking or on a thread of its own"
@@ -373,10 +374,10 @@ impl Error {
         }
     }
 
-    pub(crate) fn script_failed(lock: &str, source: impl Into<Source>) -> Self {
+    pub(crate) fn script_failed(lock: &str, message: impl fmt::Display) -> Self {
         Self::ScriptFailed {
             lock: lock.to_owned(),
-            source: source.into(),
+            message: message.to_string(),
         }
     }
 
@@ -388,30 +389,8 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed a while later without help: the server was away,
-    /// loading, busy, failing over or full; or the lock was not free in time for `#[locked]`.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use redisson_lock::Error;
-    /// assert!(!Error::Closed.is_retryable());
-    /// ```
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::NoAnswer { .. } | Self::TooFewReplicas { .. } => true,
-            Self::Refused { kind, .. } => {
-                use RefusedKind::{Cluster, NoSuchDatabase, Other};
-                !matches!(kind, Cluster | NoSuchDatabase | Other)
-            }
-            #[cfg(feature = "macros")]
-            Self::Busy { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// The lock that the error is about, where it names one. An error of a server does so if the lock was one of
-    /// several that are taken together.
+    /// Returns the name of the lock that the error is about, if it names one. An error of a server does so if the lock
+    /// was one of several that are taken together.
     ///
     /// # Examples
     ///
@@ -443,17 +422,38 @@ impl Error {
     }
 
     /// Adds the name of the lock, one of several that are taken together.
-    pub(crate) fn about(mut self, lock: &Arc<str>) -> Self {
-        if let Self::NoAnswer { source, .. }
-        | Self::Refused { source, .. }
-        | Self::Auth { source }
-        | Self::Tls { source, .. }
-        | Self::PermissionDenied { source, .. } = &mut self
-        {
+    pub(crate) fn about(self, lock: &Arc<str>) -> Self {
+        self.with_source(|source| cause::about(source, lock))
+    }
+
+    /// The error of several servers that were asked together. `others`: those of the other servers that have not answered.
+    pub(crate) fn of_quorum(self, quorum: Quorum, others: impl IntoIterator<Item = Self>) -> Self {
+        let others = others.into_iter().filter_map(|mut other| {
+            let cause = cause::cause(other.server_source()?)?;
+            Some((Arc::clone(cause.server.as_ref()?), cause.text.clone()))
+        });
+        let others = others.collect();
+        self.with_source(|source| cause::known(source).of_quorum(quorum, others))
+    }
+
+    /// Changes the source of an error about a server.
+    fn with_source(mut self, change: impl FnOnce(Source) -> Source) -> Self {
+        if let Some(source) = self.server_source() {
             let anonymous: Source = Cause::new(None, "");
-            *source = cause::about(std::mem::replace(source, anonymous), lock);
+            *source = change(std::mem::replace(source, anonymous));
         }
         self
+    }
+
+    fn server_source(&mut self) -> Option<&mut Source> {
+        match self {
+            Self::NoAnswer { source, .. }
+            | Self::Refused { source, .. }
+            | Self::Auth { source }
+            | Self::Tls { source, .. }
+            | Self::PermissionDenied { source, .. } => Some(source),
+            _ => None,
+        }
     }
 
     /// Marks the error as that of a sentinel.
@@ -526,6 +526,15 @@ impl Error {
             Self::Refused { source, .. } => refusal(source),
             _ => None,
         }
+    }
+}
+
+/// The sentence, and the causes that it does not repeat.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut causes = std::iter::successors(StdError::source(self), |&cause| cause.source());
+        causes.try_for_each(|cause| write!(f, ": {cause}"))
     }
 }
 

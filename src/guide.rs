@@ -1,6 +1,6 @@
 //! The pages of `docs/`: what is promised, how it is built, operated, tested and measured.
 //!
-//! For users: [`readme`], [`guarantees`], [`operations`], [`migrating`], [`interop`], [`benchmarks`], [`changelog`].
+//! For users: [`guarantees`], [`operations`], [`migrating`], [`interop`], [`benchmarks`], [`changelog`].
 //! For those who look inside: [`architecture`], [`protocol`], [`testing`].
 //!
 //! This module exists in the documentation only.
@@ -60,37 +60,6 @@ page_with_plots! {
     benchmarks = "benchmarks.md",
     "solo", "handoff", "tasks", "waiters", "held-cpu", "held-memory"
 }
-
-#[doc = "[docs/life.svg]: data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
-#[doc = "[docs/demo.svg]: data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA="]
-#[doc = "[changelog]: crate::guide::changelog"]
-#[doc = "[replicas]: crate::guide::guarantees#beyond-one-server"]
-#[doc = "[guarded]: crate::guide::protocol#guarded-writes"]
-#[doc = "[builder]: crate::LockClientBuilder"]
-#[doc = "[guarantees]: crate::guide::guarantees"]
-#[doc = "[benchmarks]: crate::guide::benchmarks"]
-#[doc = "[examples/service]: crate::guide::operations#shutting-down-a-client"]
-#[doc = "[examples/cron.rs]: crate::LockGuard::detach"]
-#[doc = "[examples/leader.rs]: crate::Lock::lead"]
-#[doc = "[examples/any_lock.rs]: crate::DistributedLock"]
-#[doc = "[examples/lost.rs]: crate::HoldHandle::lost"]
-#[doc = "[redisson-lock-macros]: https://docs.rs/redisson-lock-macros"]
-#[doc = "[examples/blocking.rs]: ../../blocking/index.html"]
-#[doc = "[redisson-lock-test]: https://docs.rs/redisson-lock-test"]
-#[doc = "[redisson-lock-cli]: https://crates.io/crates/redisson-lock-cli"]
-#[doc = "[migrating]: crate::guide::migrating"]
-#[doc = "[operations]: crate::guide::operations"]
-#[doc = "[permissions]: crate::guide::operations#permissions"]
-#[doc = "[tls]: crate::guide::operations#tls"]
-#[doc = "[results]: crate::guide::interop"]
-#[doc = "[architecture]: crate::guide::architecture"]
-#[doc = "[protocol]: crate::guide::protocol"]
-#[doc = "[testing]: crate::guide::testing"]
-#[doc = ""]
-#[doc = include_str!("../README.md")]
-#[doc = concat!("<div>", include_str!("../docs/life.svg"), "</div>\n")]
-#[doc = concat!("<div>", include_str!("../docs/demo.svg"), "</div>\n")]
-pub mod readme {}
 
 #[doc = include_str!("../CHANGELOG.md")]
 pub mod changelog {}

@@ -1,5 +1,5 @@
-//! The kinds of locks, as data: a row for each. Besides, its scripts are listed in `script/files.rs`, their channel in
-//! `script/args.rs`, and its commands in `redis/permissions.rs`. Its name is read in `error/`, which lies above.
+//! The kinds of locks, as data: a row for each. A kind's scripts are listed in `script/files.rs`, its channel in
+//! `script/args.rs`, and its commands in `redis/permissions.rs`. Its name is parsed in `error/`, a layer above.
 
 use std::fmt;
 
@@ -8,8 +8,9 @@ use crate::core::Face;
 /// A kind of lock. Every kind has the same methods; see
 /// [`lock_of`](crate::LockClient::lock_of) for a kind that the program reads from its configuration.
 ///
-/// One name is of one kind: while a client uses it as one, calls that use it as another fail with
-/// [`Error::OtherKind`](crate::Error::OtherKind). [`inspect`](crate::Lock::inspect) and what stands on it only look.
+/// A name belongs to one kind: while a client uses it as one, calls that use it as another fail with
+/// [`Error::OtherKind`](crate::Error::OtherKind). [`inspect`](crate::Lock::inspect) and the methods based on it only
+/// read.
 ///
 /// # Examples
 ///
@@ -27,22 +28,22 @@ use crate::core::Face;
 )]
 #[non_exhaustive]
 pub enum LockKind {
-    /// Redisson's `getLock`: a hash, and a message for those who wait.
+    /// Redisson's `getLock`: a hash, and a message for waiters.
     #[default]
     Plain,
     /// Redisson's `getSpinLock`: the hash of a plain lock without messages.
     Spin,
-    /// Redisson's `getFencedLock`: a plain lock whose holder has a token, a number larger than those of all holders
-    /// before.
+    /// Redisson's `getFencedLock`: a plain lock whose holder has a token, a number larger than those of all earlier
+    /// holders.
     Fenced,
     /// A string with an expiry, as `SET NX PX` writes it: the lock of redis-py, redsync and many programs.
     String,
-    /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order in which they asked for it.
+    /// Redisson's `getFairLock`: a plain lock that owners of all clients get in the order of their requests.
     Fair,
-    /// The read part of Redisson's `getReadWriteLock`: any number of owners hold it beside each other, see
+    /// The read part of Redisson's `getReadWriteLock`: any number of owners can hold it at the same time, see
     /// [`RwLock`](crate::RwLock).
     Read,
-    /// The write part, which one owner has alone. Both parts of a lock have one name.
+    /// The write part, which one owner holds alone. Both parts of a lock have the same name.
     Write,
 }
 

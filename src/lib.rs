@@ -1,4 +1,5 @@
-//! Reentrant Redis locks, wire-compatible with Java's Redisson: renewed, with notice of a loss.
+//! Distributed locks on Redis that Rust and Java services share: reentrant, renewed automatically, safe to cancel, and
+//! compatible with Redisson.
 //!
 //! ```no_run
 //! # async fn sell() -> Result<(), redisson_lock::Error> { Ok(()) }
@@ -18,44 +19,79 @@
 //! }
 //! ```
 //!
-//! When the [`scope`](LockClient::scope) ends, even through `?`, the client releases what it holds. A program that ends
-//! without that, or without [`close`](LockClient::close), leaves its locks to their leases.
+//! # Kinds of locks
 //!
-//! # What is promised, and what is not
+//! | lock | for |
+//! |---|---|
+//! | [`lock`](LockClient::lock) | the default, if no row below fits better |
+//! | [`fenced_lock`](LockClient::fenced_lock) | storage that compares [tokens](FencedLock) and rejects a stale holder |
+//! | [`fair_lock`](LockClient::fair_lock) | serving waiting owners of all processes in order of arrival |
+//! | [`rw_lock`](LockClient::rw_lock) | many readers or one writer: [`RwLock`] |
+//! | [`spin_lock`](LockClient::spin_lock) | users without channel permissions; waiters poll |
+//! | [`string_lock`](LockClient::string_lock) | `SET NX PX` locks of redis-py, redsync and others, on the same key |
+//! | [`non_reentrant`](Lock::non_reentrant) | failing instead of re-entering |
+//! | [`MultiLock`] | several locks together, in any order, without a deadlock |
+//! | [`RedLock`] | one lock across three or more independent servers |
+//! | [`eval`](HoldHandle::eval) | a guarded write: a script that runs only while the lock is held |
 //!
-//! *Exactly-once holds*: a lost reply, a retry or a reconnect never leaves a hold count too high or
-//! too low. *Dropping a future is safe* at any await point. *Loss is reported* no later than a
-//! local deadline, which always precedes the server-side expiry. *No polling*: waiting costs one
-//! subscription, except for spin and string locks, whose waiters poll.
+//! All have the methods of [`Lock`]. Code that works with any of them can take a [`DistributedLock`].
 //!
-//! Not promised: exclusion across the failover of a primary whose replicas lack the lock, or across jumps of the
-//! server's clock; fencing of a resource that does not compare [tokens](FencedLock); the release of a
-//! forgotten guard. [`guide::guarantees`] has both lists with their tests.
+//! # What you must do
+//!
+//! - **End the client**: use [`scope`](LockClient::scope), which releases all holds even after `?`, or call
+//!   [`close`](LockClient::close). A program that ends without either leaves its locks held until their leases end.
+//! - **Give each branch of a `join!` or `select!` its own owner** ([`owner`](LockClient::owner), [`Owner::scope`]).
+//!   Branches of one task share its owner, and re-enter the same lock.
+//! - **Poll a call, or drop it.** A call that is kept without being polled delays other calls of its client.
+//! - **Watch for a loss**: use [`run`](Lock::run), or watch [`lost`](HoldHandle::lost) in long critical sections.
+//! - **Use each name for one kind of lock.**
+//!
+//! # What is promised
+//!
+//! A lost reply, a retry or a reconnect never leaves a hold count too high or too low. Every future may be dropped at
+//! any await point. A loss is reported no later than [`valid_until`](Hold::valid_until), which precedes the expiry
+//! on the server. Waiting costs one subscription and no polling, except on spin and string locks.
+//!
+//! Not promised are exclusion across the failover of a primary whose replicas lack the lock or across jumps of the
+//! server's clock, and fencing of a resource that does not compare tokens. [`guide::guarantees`] has both lists with
+//! their tests.
+//!
+//! # Runtimes
+//!
+//! The client needs tokio, with timers and I/O enabled, on either scheduler. Threads, and programs on smol or
+//! async-std, use the feature `blocking` (smol: `smol::unblock`). It also works under `async-compat`, but there each
+//! call has its own owner, so a nested [`lock`](Lock::lock) waits for itself: give the calls one [`Owner`].
+//!
+//! # Glossary
+//!
+//! - **Owner**: the task or thread that holds a lock and may re-enter it, or an explicit [`Owner`]. Default: the
+//!   calling task.
+//! - **Hold**: one acquisition. An owner that re-enters has several, which Redis counts.
+//! - **Lease**: how long Redis keeps a hold without a renewal.
+//! - **Watchdog**: the task that renews the leases of all holds, at every third of the [watchdog
+//!   timeout](LockClientBuilder::watchdog_timeout).
+//! - **Fencing token**: a number that grows with each holder, for storage to compare.
+//! - **Connection fence**: a client kills its own dead connections before it uses new ones, so that none of their
+//!   delayed commands runs.
+//! - **Hand-off**: an unlock that passes the lock to the next caller of the same client.
+//! - **At risk**: renewals are overdue, but the lease has not ended.
 //!
 //! # Features
 //!
-//! `blocking` adds the module `blocking`: the same locks for programs without an async runtime, whose
-//! calls wait on the calling thread.
-//!
-//! `macros` adds the attribute [`#[locked]`](https://docs.rs/redisson-lock-macros), which takes a lock
-//! around an async function, and `LockClient::as_default`, which gives such functions their client.
-//!
-//! `metrics` records wait and hold times, by class (`Lock::class`), and losses through the crate `metrics`.
-//!
-//! `serde` makes statistics, holders and reports serialisable, and has a builder read from a configuration.
-//!
-//! `tls-rustls` connects by TLS to addresses that begin with `rediss://` or `valkeys://`: see `Tls`.
-//!
-//! `test-util` opens what the crate `redisson-lock-test` and the tests of this crate are built on:
-//! a hidden module, which changes without notice and is outside of semantic versioning.
+//! | feature | adds |
+//! |---|---|
+//! | `blocking` | the module `blocking`: the same locks for programs without an async runtime |
+//! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock-macros) around an async function, `LockClient::as_default` |
+//! | `metrics` | wait and hold times, gauges and losses through the crate `metrics`, by class (`Lock::class`) |
+//! | `redisson-config` | a client with the settings of a Redisson configuration file, YAML or JSON: `RedissonConfig` |
+//! | `serde` | serialisable statistics, holders and reports; a builder from a configuration |
+//! | `tls-rustls` | TLS for URLs that begin with `rediss://` or `valkeys://`: `Tls` |
+//! | `test-util` | what `redisson-lock-test` is built on: hidden, and outside of semantic versioning |
 //!
 //! # Where to look next
 //!
-//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, [`DistributedLock`] is any lock for code that
-//! does not care which, [`Owner`] says who
-//! holds a lock: read it before locking inside `join!` or `select!`. [`Error`] lists everything
-//! that can go wrong. The [`guide`] has the pages about permissions, events, migrating from Java,
-//! benchmarks, and how all of this is built and tested.
+//! [`LockClient`] connects, [`Lock`] has the methods, [`LockGuard`] is a hold, and [`Error`] lists what can go wrong.
+//! The [`guide`] covers permissions, events, migrating from Java, benchmarks, and how the crate is built and tested.
 
 #![deny(clippy::disallowed_methods)]
 
@@ -83,22 +119,25 @@ mod redis;
 mod script;
 mod state;
 
-/// The client library whose settings [`LockClient::from_fred`] takes, in the version it takes them from.
+/// The version of the client library whose settings [`LockClient::from_fred`] takes.
 pub use fred;
 
 pub use api::any_lock::{AnyGuard, AnyLock, DistributedLock, HeldLock};
 pub use api::builder::LockClientBuilder;
 pub use api::client::{ClientStats, LockClient};
+pub use api::find::FoundLock;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub use api::macro_support;
 pub use api::multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
 pub use api::red::{RedGuard, RedHold, RedLock, RedLost};
+#[cfg(feature = "redisson-config")]
+pub use api::redisson_config::RedissonConfig;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use api::test_util;
 pub use core::{HeldBy, LossReason};
-pub use error::{Error, Operation, RefusedKind};
+pub use error::{Error, ErrorKind, Operation, RefusedKind};
 pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
 pub use lock::hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};

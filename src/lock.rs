@@ -1,7 +1,9 @@
-//! The public methods of a lock. The one loop behind those that acquire it is in `acquire`.
+//! The public methods of a lock. The loop that acquires it is in `acquire`.
 
 pub(crate) mod acquire;
+mod attempt;
 mod context;
+mod downgrade;
 mod force;
 mod guard;
 pub(crate) mod guarded;
@@ -9,11 +11,13 @@ pub(crate) mod hold_handle;
 mod inspect;
 mod leave;
 mod member;
+mod once_per;
 pub(crate) mod release;
 pub(crate) mod renewal;
 mod replicas;
 mod rw;
 mod stray;
+mod take_over;
 pub(crate) mod verbs;
 mod waiter;
 mod waking;
@@ -50,9 +54,9 @@ pub(crate) use waiter::{NOT_IN_TIME, Wait, has_time};
 /// timeout and is renewed at every third of it, until the hold is released. The lock is reentrant
 /// by [`Owner`].
 ///
-/// Not for mutual exclusion that must survive the failover of a primary whose replicas lack the lock (see
-/// [`sync_replicas`](Self::sync_replicas)), or for a resource that cannot tolerate two writers even briefly; see
-/// the [guarantees](crate#what-is-promised-and-what-is-not).
+/// Do not use it for mutual exclusion that must survive the failover of a primary whose replicas lack the lock (see
+/// [`sync_replicas`](Self::sync_replicas)), or for a resource that cannot tolerate two writers even briefly; see the
+/// [guarantees](crate#what-is-promised).
 ///
 /// # Examples
 ///
@@ -82,11 +86,11 @@ pub struct Lock<K = Unfenced> {
     marker: PhantomData<fn() -> K>,
 }
 
-/// A [`Lock`] whose holders have a [token](crate::HoldHandle::token), as Redisson's `RFencedLock`.
+/// A [`Lock`] whose holders have a [token](crate::HoldHandle::token), like Redisson's `RFencedLock`.
 ///
-/// An owner has the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or
-/// Java. A resource that stores the largest token which it has seen, *and its owner*, can refuse a holder that lost the
-/// lock without knowing it: it accepts a larger token, or the same one from the same owner.
+/// An owner keeps the same token for as long as it holds the lock. The token of the next owner is larger, in Rust or
+/// Java. A resource that stores the largest token it has seen, *and its owner*, can refuse a holder that lost the lock
+/// without knowing it: it accepts a larger token, or the same one from the same owner.
 ///
 /// The owner matters because Redis may lose writes: after a failover without replication, or a flush, two holders
 /// may have the same token.
@@ -154,7 +158,7 @@ impl<K> Lock<K> {
         }
     }
 
-    /// The kind of this lock.
+    /// Returns the kind of this lock.
     ///
     /// # Examples
     ///
@@ -167,7 +171,7 @@ impl<K> Lock<K> {
         self.kind
     }
 
-    /// The name as given, without the key prefix.
+    /// Returns the name as given, without the key prefix.
     ///
     /// # Examples
     ///
@@ -182,9 +186,9 @@ impl<K> Lock<K> {
 
     /// Returns this lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
     ///
-    /// The hold ends with the lease, however long the section takes; the lock is then released and
-    /// the guard is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first
-    /// operation reports an invalid lease.
+    /// The hold ends with the lease, however long the critical section takes. The lock is then released, and the guard
+    /// is lost with [`LossReason::LeaseOver`](crate::LossReason::LeaseOver). The first operation reports an invalid
+    /// lease.
     ///
     /// # Examples
     ///
@@ -206,8 +210,8 @@ impl<K> Lock<K> {
     /// ten years; default: the client's [`max_hold`](crate::LockClientBuilder::max_hold).
     ///
     /// The watchdog renews up to the limit, at which the hold is lost with
-    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). A running section is not unlocked: the
-    /// key stays until the guard is gone, or until the lease ends.
+    /// [`LossReason::MaxHold`](crate::LossReason::MaxHold). A running critical section is not unlocked: the key stays
+    /// until the guard is gone, or until the lease ends.
     ///
     /// # Examples
     ///
@@ -244,12 +248,12 @@ impl<K> Lock<K> {
     }
 
     /// Returns this lock for calls that do not nest: such a call fails with [`Error::AlreadyHeld`] while its owner
-    /// holds the lock, and so does each call of the owner while it has a hold that was acquired in this way. Nothing is
-    /// sent then.
+    /// holds the lock, and so does every call of an owner whose hold was acquired in this way. The failed call sends
+    /// nothing.
     ///
-    /// So of the branches of one `join!`, which are one owner, the second fails instead of entering; give each an owner
-    /// of its own to have it wait. It is a matter of this client alone: in Redis the hold is an ordinary one, as that
-    /// of Redisson's `getNonReentrantLock`.
+    /// The branches of one `join!` are one owner, so the second fails instead of entering; to make it wait, give each
+    /// its own owner. Only this client enforces this: in Redis the hold is an ordinary one, as with Redisson's
+    /// `getNonReentrantLock`.
     ///
     /// # Examples
     ///
@@ -272,8 +276,8 @@ impl<K> Lock<K> {
     /// ([`Error::is_retryable`]), [`lock`](Self::lock) tries again for up to `retry_for`. Default: the client's
     /// [`retry_for`](crate::LockClientBuilder::retry_for).
     ///
-    /// Before the next attempt the client undoes what an attempt without an answer has left, or a lock that too few
-    /// replicas had ([`sync_replicas`](Self::sync_replicas)). The pauses grow to 1 s.
+    /// Before the next attempt the client rolls back an attempt without a response, or a lock that too few replicas had
+    /// ([`sync_replicas`](Self::sync_replicas)). The pauses grow to 1 s.
     ///
     /// # Examples
     ///
@@ -293,10 +297,10 @@ impl<K> Lock<K> {
     }
 
     /// Returns this lock with the class under which its calls and holds are counted: `checkout`, `nightly jobs`.
-    /// Default `default`, whose locks have a label `kind` too unless they are plain.
+    /// Default `default`, whose locks also have a label `kind` unless they are plain.
     ///
-    /// A class, and never the name of a lock, is the label of the [metrics](crate::guide::operations#statistics).
-    /// Needs the feature `metrics`.
+    /// The label of the [metrics](crate::guide::operations#statistics) is the class, never the name of a lock. Needs
+    /// the feature `metrics`.
     ///
     /// # Examples
     ///
@@ -315,15 +319,15 @@ impl<K> Lock<K> {
     }
 
     /// Acquires like [`try_lock`](Self::try_lock), and names the holder if the lock is held. If callers of this client
-    /// queue for it, it is only looked at; a fair lock is always asked for.
+    /// queue for the lock, the call only reads it; for a fair lock it always makes an attempt.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     ///
     /// # Examples
     ///
@@ -355,12 +359,12 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotHeld`] if this owner has no detached hold; otherwise as [`LockGuard::unlock`].
+    /// Returns [`Error::NotHeld`] if this owner has no detached hold; otherwise see [`LockGuard::unlock`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases the hold in the background, exactly once; dropped before it was
-    /// polled, it does nothing.
+    /// Dropping the future releases the hold in the background, exactly once. Dropping it before its first poll does
+    /// nothing.
     ///
     /// # Examples
     ///
@@ -397,72 +401,72 @@ verbs! {
     /// Acquires the lock, waiting while another owner holds it.
     ///
     /// If this owner already holds it, the call adds a hold without waiting for others; on a string lock and with
-    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock, or
-    /// those of a fair lock have one each, and do not poll; those of spin and string locks poll at intervals of up to
-    /// 128 ms.
+    /// [`non_reentrant`](Self::non_reentrant) it fails. All waiters of a client share one subscription for the lock
+    /// (those of a fair lock have one each), and do not poll. Waiters of spin and string locks poll at intervals of up
+    /// to 128 ms.
     ///
     /// # Errors
     ///
-    /// Those of a failed attempt: [`Error::NoAnswer`] (the call added no hold), [`Error::Refused`],
-    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::Tls`], [`Error::NotALock`],
-    /// [`Error::UnexpectedReply`]; with [`sync_replicas`](Self::sync_replicas) [`Error::TooFewReplicas`].
-    /// [`Error::Lost`] if an outer hold of this owner was lost and its guard is still open;
-    /// [`Error::AlreadyHeld`], [`Error::TooDeep`]; [`Error::OtherKind`]; [`Error::InvalidName`],
-    /// [`Error::InvalidDuration`], [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
+    /// Returns the error of a failed attempt: [`Error::NoAnswer`] (the call added no hold), [`Error::Refused`],
+    /// [`Error::PermissionDenied`], [`Error::Auth`], [`Error::Tls`], [`Error::NotALock`], [`Error::UnexpectedReply`];
+    /// with [`sync_replicas`](Self::sync_replicas) [`Error::TooFewReplicas`]. [`Error::Lost`] if an outer hold of this
+    /// owner was lost and its guard is still open; [`Error::AlreadyHeld`], [`Error::TooDeep`]; [`Error::OtherKind`];
+    /// [`Error::InvalidName`], [`Error::InvalidDuration`], [`Error::Misuse`]; [`Error::Closed`], [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is
-    /// undone as soon as the connection allows it; until then others find the lock taken, and this
-    /// owner's next call waits for it. The place in the queue is lost.
+    /// Dropping the future leaves no hold, no subscription and no timer. An attempt in flight is rolled back as soon as
+    /// the connection allows it; until then others find the lock taken, and this owner's next call waits for it. The
+    /// place in the queue is lost.
     ///
-    /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for it, each
-    /// time it could go on, for up to the command timeout, and [`try_lock`](Self::try_lock) of other owners does not
-    /// attempt. Then it is passed over until it is polled again and returns to its place in the queue. In the queue of a fair
-    /// lock it holds up all clients, for up to two command timeouts after a release, and until its place ends after an
-    /// expiry ([`fair_wait`](crate::LockClientBuilder::fair_wait)); then it begins at the end.
+    /// Poll or drop a waiting future. If it is kept without being polled, the client's later callers wait for up to the
+    /// command timeout each time it could proceed, and other owners' [`try_lock`](Self::try_lock) makes no attempt.
+    /// Then it is skipped until it is polled again and returns to its place in the queue. In the queue of a fair lock
+    /// it delays all clients: for up to two command timeouts after a release, and until its place ends after an expiry
+    /// ([`fair_wait`](crate::LockClientBuilder::fair_wait)). Then it starts at the end.
     lock;
 
-    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held, or if callers of this
-    /// client queue for it: then Redis is not asked. For a fair lock Redis is always asked, and the answer is also `None`
-    /// while another owner is the first in its queue.
+    /// Acquires the lock if it is free now, in one attempt. Returns `None` if it is held or, without asking Redis, if
+    /// callers of this client queue for it. For a fair lock the call always asks Redis, and also returns `None` while
+    /// another owner is first in its queue.
     ///
     /// An owner that holds the lock, or is the first in the queue with another call, does not wait for others.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock). [`Error::NoAnswer`] also if the latest attempt of those that queue has failed.
+    /// See [`lock`](Self::lock). Also [`Error::NoAnswer`] if the latest attempt of the queued callers failed.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock;
 
-    /// Acquires the lock, waiting at most this long. Returns `None` if another owner had it all the time.
+    /// Acquires the lock, waiting for at most `wait`. Returns `None` if another owner had it the whole time.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
-    /// the deadline whatever the server does: an attempt in flight is undone in the background, and a lock that is being
-    /// handed over at that moment goes to the next in the queue. The answer to a first attempt is waited for until 40 ms
-    /// have passed, however short the wait is. A wait of zero makes one attempt and does not queue, as
-    /// [`try_lock`](Self::try_lock), which has a command timeout for it instead; one of more than ten years ends after ten.
+    /// An attempt that fails temporarily ([`Error::is_retryable`]) is repeated until then. The call ends at the
+    /// deadline whatever the server does: an attempt in flight is rolled back in the background, and a lock that is
+    /// being handed off at that moment goes to the next in the queue. However short `wait` is, the call waits up to 40
+    /// ms for the response to its first attempt. A wait of zero makes one attempt and does not queue, like
+    /// [`try_lock`](Self::try_lock), which has a command timeout for it instead. A wait of more than ten years ends
+    /// after ten.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock). At the deadline the call returns `None` only if the server's latest answer about this lock
-    /// was that another owner has it, or another owner of this client has it. It returns
+    /// See [`lock`](Self::lock). At the deadline the call returns `None` only if the server's latest response about
+    /// this lock was that another owner has it, or if another owner of this client has it. Otherwise it returns
     ///
     /// - the error of the latest attempt, if that failed after the latest answer;
-    /// - [`Error::NoAnswer`] if the server has not answered this call; or, if the call has only queued behind others of
-    ///   this client, if it has not answered theirs;
+    /// - [`Error::NoAnswer`] if the server has not answered this call or, if the call has only queued behind others of
+    ///   this client, has not answered theirs;
     /// - the same if there is no connection at the deadline;
     /// - [`Error::TooFewReplicas`] if the lock was taken, and too few replicas have confirmed it by then
     ///   ([`sync_replicas`](Self::sync_replicas)).
     ///
-    /// An attempt in flight that has not failed yet leaves the answer before it in force.
+    /// While an attempt in flight has not failed, the response before it still counts.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock_for;
 }
 

@@ -18,7 +18,9 @@ mod settings;
 mod topology;
 pub(crate) mod transport;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 #[cfg(feature = "test-util")]
@@ -42,7 +44,7 @@ pub(crate) use reports::{Changed, Reports};
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
 pub use settings::Tls;
-pub(crate) use settings::{Credentials, Settings};
+pub(crate) use settings::{AddressMap, Credentials, Settings};
 pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
 pub(crate) use topology::identity::Location;
 pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};
@@ -173,6 +175,21 @@ impl Redis {
         let nodes = self.map.nodes();
         let pings = nodes.iter().map(|node| node.ping(&self.map.context, limit));
         try_join_all(pings).await.map(|_| ())
+    }
+
+    /// The keys of every server that are hashes and match.
+    pub(crate) async fn keys(
+        &self,
+        pattern: &Arc<str>,
+        timeout: Duration,
+    ) -> Result<BTreeSet<String>, SendError> {
+        let nodes = self.map.nodes();
+        let context = &self.map.context;
+        let found = nodes
+            .iter()
+            .map(|node| node.keys(context, pattern, timeout));
+        // While a slot moves, a key may be seen at two.
+        Ok(try_join_all(found).await?.into_iter().flatten().collect())
     }
 
     /// The weakest fence of the servers in use.

@@ -106,6 +106,21 @@ pub(crate) fn acquire(
     }
 }
 
+/// Takes the lock over from the owner that is named so in Redis. `None`: several owners may hold a lock of this kind.
+pub(crate) fn take_over(
+    name: &LockName,
+    field: &Arc<str>,
+    lease: Duration,
+    place: (QueuePlace, Announce),
+    from: &Arc<str>,
+) -> Option<Call<Acquired>> {
+    let script = Scripts::of(name.kind()).take_over?;
+    let mut call = acquire(name, field, 1, lease, place);
+    call.script = script;
+    call.args.push(text(from));
+    Some(call)
+}
+
 /// The arguments of a kind's script.
 const WHOLE: u8 = 0;
 const HAS_TOKEN: u8 = 1;
@@ -227,12 +242,13 @@ pub(crate) fn pass(
 ) -> Call<Released> {
     Call {
         script: Scripts::of(name.kind()).pass,
-        keys: keys(name),
+        // Who writes hands the lock to its own other face.
+        keys: with_first_read(name.of_face(Face::Read), to, keys(name)),
         others: None,
         args: announced_by(
             name,
             announce,
-            smallvec![text(from), text(to), millis(lease)],
+            smallvec![Arg::Text(name.counted_in(from)), text(to), millis(lease)],
         ),
         announced: sharded(name, announce),
         still: None,

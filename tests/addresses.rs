@@ -144,8 +144,8 @@ async fn a_parameter_that_means_nothing_is_refused_by_its_name_before_anything_i
         line.expect("a line").to_owned()
     };
     let table = [
-        ("redis", "?db=hidden", "db"),
-        ("redis", "?database=hidden", "database"),
+        ("redis", "?dbs=hidden", "dbs"),
+        ("redis", "?bases=hidden", "bases"),
         ("redis", "/3?password=hidden", "password"),
         ("redis", "?username=hidden&password=hidden", "username"),
         ("redis", "?node=hidden:1", "node"),
@@ -156,7 +156,7 @@ async fn a_parameter_that_means_nothing_is_refused_by_its_name_before_anything_i
         ),
         ("redis", "?hidden", ""),
         ("redis", "?a%20b=hidden", ""),
-        ("redis-cluster", "?db=hidden", "db"),
+        ("redis-cluster", "?dbs=hidden", "dbs"),
         (
             "redis-cluster",
             "?sentinelServiceName=hidden",
@@ -165,13 +165,13 @@ async fn a_parameter_that_means_nothing_is_refused_by_its_name_before_anything_i
         ("redis-cluster", "?Node=hidden:1", "Node"),
         (
             "redis-sentinel",
-            "?sentinelServiceName=hidden&masterName=hidden",
-            "masterName",
+            "?sentinelServiceName=hidden&primary=hidden",
+            "primary",
         ),
         (
             "redis-sentinel",
-            "?sentinelServiceName=hidden&db=hidden",
-            "db",
+            "?sentinelServiceName=hidden&dbs=hidden",
+            "dbs",
         ),
         (
             "redis-sentinel",
@@ -182,13 +182,7 @@ async fn a_parameter_that_means_nothing_is_refused_by_its_name_before_anything_i
     for (scheme, rest, name) in table {
         let url = format!("{scheme}://127.0.0.1:{port}{rest}");
         let error = LockClient::connect(&url).await.expect_err(&url);
-        let is_config = matches!(
-            error,
-            Error::InvalidConfig {
-                what: "address",
-                ..
-            }
-        );
+        let is_config = matches!(error, Error::InvalidConfig { what: "URL", .. });
         let shown = format!("{error} {error:?}");
         assert!(is_config, "{url}: {shown}");
         assert!(shown.contains("unknown parameter"), "{url}: {shown}");

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RefusedKind};
+use redisson_lock::{Error, LockClient, LockClientBuilder, Operation, RedLock, RefusedKind};
 use test_support::{
     Cluster, Proxy, Scripted, Sentinels, Server, TestServer, assert_matches, eventually,
     lock_and_unlock, ms, tokio,
@@ -332,7 +332,7 @@ async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_
             0 => format!("Redis at 127.0.0.1:0 refused: {NO_PORT}"),
             _ => {
                 format!(
-                    "no answer from Redis at 127.0.0.1:1, which {who} announced, while {doing}; "
+                    "no answer from Redis at 127.0.0.1:1, which {who} announced (`map_addresses` can replace it), while {doing}; "
                 )
             }
         };
@@ -493,4 +493,56 @@ async fn an_answer_that_comes_too_late_has_a_sentence_of_its_own() {
     client.close(ms(0)).await;
     proxy.stop().await;
     server.finish([]).await;
+}
+
+/// A lock at three servers says how many of them have answered, which have not, and why.
+#[tokio::test]
+async fn without_a_quorum_each_server_that_did_not_answer_is_named() {
+    let servers = [TestServer::new(), TestServer::new(), TestServer::new()];
+    let proxy = Proxy::start(servers[0].port).await;
+    let mut clients = vec![brisk().connect(&proxy.url()).await.expect("it answers")];
+    for server in &servers[1..] {
+        clients.push(server.client_with(|_| brisk()).await);
+    }
+    let red = RedLock::new(clients.iter().map(|client| client.lock("a"))).expect("three servers");
+    let guard = red.lock().await.expect("all answer");
+    eventually("all three have it", ms(5_000), || guard.servers() == 3).await;
+    let others = [
+        format!("127.0.0.1:{}", proxy.port),
+        format!("127.0.0.1:{}", servers[1].port),
+    ];
+    servers[1].pause();
+    proxy.refuse(true);
+    proxy.cut_all();
+    let errors = [
+        ("unlock", guard.unlock().await),
+        ("lock", red.lock().await.map(drop)),
+    ];
+    for (call, result) in errors {
+        let error = result.expect_err("too few answer");
+        assert_matches!(error, Error::NoAnswer { .. }, "{call}");
+        let text = logged(&error);
+        assert!(
+            text.contains("(1 of 3 servers answered, 2 are needed)"),
+            "{call}: {text}"
+        );
+        assert!(
+            others.iter().all(|server| text.contains(server)),
+            "{call}: {text}"
+        );
+        let source = error.source().expect("why").to_string();
+        assert!(
+            others.iter().all(|server| source.contains(server)),
+            "{call}: {source}"
+        );
+    }
+    servers[1].resume();
+    proxy.refuse(false);
+    for client in clients {
+        client.close(ms(5_000)).await;
+    }
+    proxy.stop().await;
+    for server in servers {
+        server.finish([]).await;
+    }
 }

@@ -18,7 +18,7 @@ fn recorded(snapshotter: &Snapshotter) -> BTreeMap<String, u64> {
         let value = match value {
             DebugValue::Counter(value) => value,
             DebugValue::Histogram(values) => values.len() as u64,
-            DebugValue::Gauge(_) => panic!("there are no gauges"),
+            DebugValue::Gauge(value) => value.into_inner() as u64,
         };
         (format!("{} {}", key.name(), labels.join(" ")), value)
     });
@@ -75,7 +75,11 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
         ("redisson_lock_acquires_total checkout failed", 2),
         ("redisson_lock_acquires_total default acquired", 1),
         ("redisson_lock_acquires_total default string acquired", 1),
+        ("redisson_lock_connected ", 2),
         ("redisson_lock_given_up_total ", 0),
+        ("redisson_lock_held checkout", 0),
+        ("redisson_lock_held default", 0),
+        ("redisson_lock_held default string", 0),
         ("redisson_lock_hold_seconds checkout", 4),
         ("redisson_lock_hold_seconds default", 1),
         ("redisson_lock_hold_seconds default string", 1),
@@ -85,9 +89,13 @@ async fn calls_and_holds_are_measured_by_class_and_outcome() {
         ("redisson_lock_holds_total default released", 1),
         ("redisson_lock_holds_total default string released", 1),
         ("redisson_lock_lost_total ", 1),
+        ("redisson_lock_reconnects_total ", 0),
         ("redisson_lock_wait_seconds checkout", 4),
         ("redisson_lock_wait_seconds default", 1),
         ("redisson_lock_wait_seconds default string", 1),
+        ("redisson_lock_waiting checkout", 0),
+        ("redisson_lock_waiting default", 0),
+        ("redisson_lock_waiting default string", 0),
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value));
     assert_eq!(recorded, BTreeMap::from(expected));
@@ -152,9 +160,10 @@ async fn each_metric_is_documented_and_described_with_its_unit() {
     }
     let page = include_str!("../docs/operations.md");
     let words = page.split(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+    let gauges = ["waiting", "held", "connected"];
     let is_metric = |word: &&str| {
-        word.starts_with("redisson_lock_")
-            && (word.ends_with("_total") || word.ends_with("_seconds"))
+        let name = word.strip_prefix("redisson_lock_").unwrap_or_default();
+        name.ends_with("_total") || name.ends_with("_seconds") || gauges.contains(&name)
     };
     let documented = words.filter(is_metric).map(str::to_owned).collect();
     assert_eq!(described, documented);
@@ -220,8 +229,9 @@ async fn a_recorder_that_panics_costs_nobody_a_lock() {
     let guard = client.lock("a").lock().await.expect("free");
     guard.unlock().await.expect("held");
     drop(client.lock("a").lock().await.expect("free"));
-    // The first total, two calls and two holds, each with a counter before its histogram.
-    assert_eq!(recorder.called.load(Ordering::Relaxed), 5);
+    // The gauge of the connection, the first total, and for each of two locks three of its call and three of its hold: a gauge
+    // that goes up and down, and a counter before its histogram.
+    assert_eq!(recorder.called.load(Ordering::Relaxed), 14);
     server.finish([client]).await;
 }
 
@@ -237,10 +247,12 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         "client_name": "orders-7",
         "max_hold": "1h",
         "retry_for": "1m",
+        "connect_for": "30s",
         "fair_wait": "30s",
         "handoff": false,
         "close_grace": "10s",
         "announce": "both",
+        "address_map": { "172.20.0.2:7001": "docker.example:7001" },
         "sync_replicas": { "replicas": 2, "within": "100ms" },
     });
     let read: LockClientBuilder = serde_json::from_value(all.clone()).expect("it is one");
@@ -253,11 +265,13 @@ fn a_builder_is_read_from_a_configuration_and_written_as_one() {
         .key_prefix("shop:")
         .client_name("orders-7")
         .max_hold(Duration::from_secs(3_600))
+        .connect_for(ms(30_000))
         .retry_for(Duration::from_secs(60))
         .fair_wait(Duration::from_secs(30))
         .handoff(false)
         .close_grace(ms(10_000))
         .announce(redisson_lock::Announce::Both)
+        .address_map([("172.20.0.2:7001", "docker.example:7001")])
         .sync_replicas(2, ms(100));
     assert_eq!(format!("{read:?}"), format!("{built:?}"));
     assert_eq!(serde_json::to_value(&built).expect("plain data"), all);

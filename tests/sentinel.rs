@@ -220,7 +220,7 @@ fn grant(sentinels: &Sentinels, nth: usize, rights: &str) {
 }
 
 /// An operator has all sentinels watch another server. Where there was no failover, the epoch is 0 before and after.
-/// One that is in the address is there no more.
+/// One that is in the URL is there no more.
 #[tokio::test]
 async fn another_primary_in_the_same_epoch_is_followed_when_all_who_answer_tell_of_it() {
     let mut sentinels = Sentinels::start().await;

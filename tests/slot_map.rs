@@ -198,7 +198,7 @@ async fn seeds_of_two_clusters_fail_connect() {
         let Err(Error::InvalidConfig { what, problem }) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!(what, "address");
+        assert_eq!(what, "URL");
         for port in [mine, foreign] {
             let named = format!("127.0.0.1:{port}");
             assert!(problem.contains(&named), "{problem}");

@@ -15,15 +15,15 @@
 --    0  this owner does not hold it; nothing changed
 --   -1  too late: the limit has passed; nothing changed
 
-local lock, owner, limit, channel, way = KEYS[1], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or 'publish'
+local owner, limit, channel, way = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] or 'publish'
 
 local now = clock()
 if limit > 0 and now > limit then return -1 end
-if redis.call('hexists', lock, owner) == 0 then return 0 end
+if redis.call('hexists', KEYS[1], owner) == 0 then return 0 end
 local ended, head = front(now, nil, {})
 if #ended > 0 then may_change() end
 -- Published first, as in release.lua.
 if head then tell(head, channel, way) end
-redis.call('del', lock)
+redis.call('del', KEYS[1])
 remove(ended)
 return 1

@@ -15,20 +15,20 @@
 --    0  gone: it held nothing, and nobody holds the lock
 --   -1  taken: it held nothing, and another owner holds the lock
 
-local lock, channel, way = KEYS[1], ARGV[1], ARGV[2]
+local channel, way = ARGV[1], ARGV[2]
 
 local waits, answers = {}, {}
 for n = 1, (#ARGV - 2) / 2 do waits[ARGV[2 * n + 1]] = tonumber(ARGV[2 * n + 2]) end
 
-local fields = redis.call('hlen', lock)
-local holder = fields == 1 and redis.call('hkeys', lock)[1]
+local fields = redis.call('hlen', KEYS[1])
+local holder = fields == 1 and redis.call('hkeys', KEYS[1])[1]
 local frees = holder and waits[holder]
 local now, ended, head = clock(), {}, false
 if fields == 0 or frees then ended, head = front(now, nil, waits) end
 may_change()
 -- Published first, as in release.lua.
 if head then tell(head, channel, way) end
-if frees then redis.call('del', lock) end
+if frees then redis.call('del', KEYS[1]) end
 remove(ended)
 reorder(waits, now)
 

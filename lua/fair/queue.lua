@@ -4,8 +4,6 @@
 -- KEYS[3]  timeouts  sorted set: waiting owner -> the server's clock, in milliseconds, when its place ends
 -- Returns nothing: it defines what the rest calls.
 
-local queue, timeouts = KEYS[2], KEYS[3]
-
 -- The server's clock in milliseconds.
 local function clock()
   local time = redis.call('time')
@@ -15,12 +13,12 @@ end
 -- Returns the owners at the front whose places have ended, the owner whose turn it is, and when its place ends (false:
 -- it has no score). The owner `asks` is alive, whatever its score, and those in `waits` are about to leave.
 local function front(now, asks, waits)
-  local ended, at, head, ends = {}, 0, redis.call('lindex', queue, 0), false
+  local ended, at, head, ends = {}, 0, redis.call('lindex', KEYS[2], 0), false
   while head do
-    ends = redis.call('zscore', timeouts, head)
+    ends = redis.call('zscore', KEYS[3], head)
     if not waits[head] and (head == asks or not ends or tonumber(ends) > now) then break end
     if not waits[head] then ended[#ended + 1] = head end
-    at, head = at + 1, redis.call('lindex', queue, at + 1)
+    at, head = at + 1, redis.call('lindex', KEYS[2], at + 1)
   end
   return ended, head, ends
 end
@@ -28,12 +26,13 @@ end
 -- Calls what a change of the queue needs, for no owner: a missing permission or a full memory fails here. Takes away an
 -- expiry, with which all places would end: a RedissonMultiLock gives its lease to all keys of a lock that it takes.
 local function may_change()
-  redis.call('lrange', queue, 0, 0)
-  redis.call('zrange', timeouts, 0, 0)
-  redis.call('lrem', queue, 1, '')
-  redis.call('zrem', timeouts, '')
-  redis.call('zadd', timeouts, 'xx', 0, '')
-  for _, key in ipairs({queue, timeouts}) do redis.call('persist', key) end
+  redis.call('lrange', KEYS[2], 0, 0)
+  redis.call('zrange', KEYS[3], 0, 0)
+  redis.call('lrem', KEYS[2], 1, '')
+  redis.call('zrem', KEYS[3], '')
+  redis.call('zadd', KEYS[3], 'xx', 0, '')
+  redis.call('persist', KEYS[2])
+  redis.call('persist', KEYS[3])
 end
 
 -- Tells the owner whose turn it is; returns how many connections have got the message.
@@ -48,8 +47,8 @@ end
 
 local function remove(owners)
   for _, owner in ipairs(owners) do
-    redis.call('lrem', queue, 0, owner)
-    redis.call('zrem', timeouts, owner)
+    redis.call('lrem', KEYS[2], 0, owner)
+    redis.call('zrem', KEYS[3], owner)
   end
 end
 
@@ -57,12 +56,12 @@ end
 -- of those after an owner that leaves earlier, by what its place has left, at most its wait. Places that end before stay,
 -- and those that do not count from the one before (Redisson's before 3.11.1 count from the first).
 local function reorder(waits, now, prolonged, longer)
-  local scores, ends = redis.call('zrange', timeouts, 0, -1, 'withscores'), {}
+  local scores, ends = redis.call('zrange', KEYS[3], 0, -1, 'withscores'), {}
   for n = 1, #scores, 2 do ends[scores[n]] = tonumber(scores[n + 1]) end
-  local members, moved, last, before, changes = redis.call('lrange', queue, 0, -1), 0, 0, 0, {}
+  local members, moved, last, before, changes = redis.call('lrange', KEYS[2], 0, -1), 0, 0, 0, {}
   for n, member in ipairs(members) do
     local wait, score = waits[member], ends[member] or 0
-    if wait then redis.call('lrem', queue, 1, member) end
+    if wait then redis.call('lrem', KEYS[2], 1, member) end
     moved, before = moved < 0 and score <= before and 0 or moved, score
     if wait or member == prolonged then
       last = math.max(last, score)
@@ -72,9 +71,9 @@ local function reorder(waits, now, prolonged, longer)
     end
     -- Lua does not unpack a list of any length.
     if #changes == 2000 or #changes > 0 and n == #members then
-      redis.call('zadd', timeouts, 'xx', unpack(changes))
+      redis.call('zadd', KEYS[3], 'xx', unpack(changes))
       changes = {}
     end
   end
-  for owner in pairs(waits) do redis.call('zrem', timeouts, owner) end
+  for owner in pairs(waits) do redis.call('zrem', KEYS[3], owner) end
 end

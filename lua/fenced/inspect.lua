@@ -9,14 +9,12 @@
 --                                       and the token as text (nil: there is none, or it may not be read)
 --   {-3, found}                         not a lock: what was found instead
 
-local lock, token_key = KEYS[1], KEYS[2]
-
-local fields = redis.call('hlen', lock)
+local fields = redis.call('hlen', KEYS[1])
 if fields == 0 then return nil end
 if fields ~= 1 then return {-3, 'a hash of another kind'} end
-local holder = redis.call('hkeys', lock)[1]
-local count = redis.call('hget', lock, holder)
+local holder = redis.call('hkeys', KEYS[1])[1]
+local count = redis.call('hget', KEYS[1], holder)
 if not string.find(count, '^%d+$') or #count > 10 then return {-3, 'a non-numeric hold count'} end
-local token = redis.pcall('get', token_key)
+local token = redis.pcall('get', KEYS[2])
 if type(token) ~= 'string' then token = false end
-return {redis.call('pttl', lock), holder, count, -1, token}
+return {redis.call('pttl', KEYS[1]), holder, count, -1, token}

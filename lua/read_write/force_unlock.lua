@@ -23,9 +23,9 @@ local lock, limit, channel, way = KEYS[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 declare(1)
 local time = redis.call('time')
 if limit > 0 and time[1] * 1000 + time[2] / 1000 > limit then return -1 end
-local mode = redis.call('hget', lock, 'mode')
-local left = redis.call('pttl', lock)
-local fields = redis.call('hgetall', lock)
+local mode = redis.call('hget', KEYS[1], 'mode')
+local left = redis.call('pttl', KEYS[1])
+local fields = redis.call('hgetall', KEYS[1])
 if mode ~= 'read' and mode ~= 'write' then return 0 end
 local named, found, ended, longest, writes, has_more = {[ARGV[1]] = true}, {}, {}, -2, false, false
 for n = 5, #ARGV do named[ARGV[n]] = true end
@@ -51,9 +51,9 @@ local frees = not writes and longest <= 0 and not has_more
 local reads = not writes and not frees
 if not frees then
   -- A missing permission fails here, as in read_acquire.lua.
-  redis.call('hdel', lock, '')
-  redis.call('hset', lock, 'mode', mode)
-  if longest > 0 and reads then redis.call('pexpire', lock, math.max(left, longest)) end
+  redis.call('hdel', KEYS[1], '')
+  redis.call('hset', KEYS[1], 'mode', mode)
+  if longest > 0 and reads then redis.call('pexpire', KEYS[1], math.max(left, longest)) end
 end
 -- Published first, as in write_release.lua.
 for _, message in ipairs(writes and {} or {'1', '0'}) do
@@ -62,15 +62,15 @@ for _, message in ipairs(writes and {} or {'1', '0'}) do
     redis.call('publish', channel, message)
   end
 end
-if frees then redis.call('del', lock) end
+if frees then redis.call('del', KEYS[1]) end
 for _, key in ipairs(ended) do redis.call('del', key) end
 if frees then return 1 end
-for _, field in ipairs(found) do redis.call('hdel', lock, field) end
+for _, field in ipairs(found) do redis.call('hdel', KEYS[1], field) end
 sweep(lock)
 if reads then
-  redis.call('hset', lock, 'mode', 'read')
-  if not has_more then redis.call('pexpire', lock, longest) end
+  redis.call('hset', KEYS[1], 'mode', 'read')
+  if not has_more then redis.call('pexpire', KEYS[1], longest) end
 end
 -- Read after it was written, as in acquire.lua.
-redis.call('pttl', lock)
+redis.call('pttl', KEYS[1])
 return 2

@@ -19,9 +19,9 @@ local lock = KEYS[1]
 
 declare(1)
 most = math.huge
-local mode = redis.call('hget', lock, 'mode')
-local left = redis.call('pttl', lock)
-local fields = redis.call('hgetall', lock)
+local mode = redis.call('hget', KEYS[1], 'mode')
+local left = redis.call('pttl', KEYS[1])
+local fields = redis.call('hgetall', KEYS[1])
 if left == -2 then return nil end
 if mode ~= 'read' and mode ~= 'write' then return {-3, 'a hash of another kind'} end
 local base, first, holders = string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}', nil, {}

@@ -24,9 +24,9 @@ local channel, way = ARGV[4], ARGV[5] or 'publish'
 local prefix, base = string.sub(first, 1, -2), string.sub(first, 1, -#owner - #':rwlock_timeout:1' - 1)
 
 declare(2)
-local mode = redis.call('hget', lock, 'mode')
-local left = redis.call('pttl', lock)
-local count = redis.call('hget', lock, owner)
+local mode = redis.call('hget', KEYS[1], 'mode')
+local left = redis.call('pttl', KEYS[1])
+local count = redis.call('hget', KEYS[1], owner)
 if left == -2 then return 0 end
 if mode ~= 'read' and mode ~= 'write' then return -3 end
 if not count then return -1 end
@@ -36,7 +36,7 @@ local last = prefix .. target
 local covered = target > 0 and left_of(last)
 for n = target + 1, is_cluster and tonumber(count) or 0 do left_of(prefix .. n) end
 -- The longest key of another reader, if all were read.
-local longest, has_more, fields = -2, false, target == 0 and mode == 'read' and redis.call('hgetall', lock) or {}
+local longest, has_more, fields = -2, false, target == 0 and mode == 'read' and redis.call('hgetall', KEYS[1]) or {}
 for n = 1, #fields, 2 do
   if lacking >= most then break end
   local reads = fields[n] ~= owner and #fields[n + 1] <= 5 and tonumber(fields[n + 1]) or 0
@@ -49,32 +49,32 @@ local others_stay = longest > 0 or has_more
 local heard = 0
 if target > 0 then
   -- A missing permission fails here, as in read_acquire.lua.
-  redis.call('hdel', lock, '')
-  redis.call('set', first, '1', 'xx', 'keepttl')
-  redis.call('hset', lock, 'mode', mode)
-  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('hdel', KEYS[1], '')
+  redis.call('set', KEYS[2], '1', 'xx', 'keepttl')
+  redis.call('hset', KEYS[1], 'mode', mode)
+  redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
 elseif mode == 'write' or others_stay then
-  redis.call('hdel', lock, '')
-  if longest > 0 then redis.call('pexpire', lock, math.max(left, longest)) end
+  redis.call('hdel', KEYS[1], '')
+  if longest > 0 then redis.call('pexpire', KEYS[1], math.max(left, longest)) end
 else
   -- Published first: if the message is refused, the lock is still there to be released again.
   if way ~= 'publish' then heard = redis.call('spublish', channel, '0') end
   if way ~= 'spublish' and (way ~= 'auto' or redis.call('pubsub', 'numsub', channel)[2] > 0) then
     heard = heard + redis.call('publish', channel, '0')
   end
-  redis.call('del', lock)
+  redis.call('del', KEYS[1])
 end
 for n = target + 1, tonumber(count) do redis.call('del', prefix .. n) end
 if target > 0 then
   if covered == -2 then redis.call('set', last, '1', 'px', lease_ms)
   elseif covered < tonumber(lease_ms) then redis.call('pexpire', last, lease_ms) end
-  redis.call('hset', lock, owner, target)
+  redis.call('hset', KEYS[1], owner, target)
 elseif mode == 'write' or others_stay then
-  redis.call('hdel', lock, owner)
+  redis.call('hdel', KEYS[1], owner)
   sweep(lock)
   -- Each hold of another reader is covered by a key, so a longer lease of the lock was promised to this owner alone.
-  if longest > 0 and not has_more then redis.call('pexpire', lock, longest) end
+  if longest > 0 and not has_more then redis.call('pexpire', KEYS[1], longest) end
 end
 -- Where holds are left, which may be those of this client: read after it was written, as in acquire.lua.
-if target > 0 or mode == 'write' or others_stay then redis.call('pttl', lock) end
+if target > 0 or mode == 'write' or others_stay then redis.call('pttl', KEYS[1]) end
 return 1 + heard

@@ -20,11 +20,11 @@ local answers, held = {}, {}
 for n = 1, #ARGV / 2 do
   local lock, first, owner, lease_ms = KEYS[2 * n - 1], KEYS[2 * n], ARGV[2 * n - 1], tonumber(ARGV[2 * n])
   -- pcall, because a key of another type must not cost its neighbours their leases.
-  local mode = redis.pcall('hget', lock, 'mode')
+  local mode = redis.pcall('hget', KEYS[2 * n - 1], 'mode')
   if type(mode) == 'table' and not string.find(mode.err, 'WRONGTYPE', 1, true) then return mode end
-  local count = (mode == 'read' or mode == 'write') and redis.call('hget', lock, owner)
+  local count = (mode == 'read' or mode == 'write') and redis.call('hget', KEYS[2 * n - 1], owner)
   if not mode then
-    answers[n] = -2 * redis.call('exists', lock)
+    answers[n] = -2 * redis.call('exists', KEYS[2 * n - 1])
   elseif mode ~= 'read' and mode ~= 'write' or count and (not string.find(count, '^%d+$') or #count > 5) then
     answers[n] = -2
   elseif not count then
@@ -46,15 +46,15 @@ for n = 1, #ARGV / 2 do
   if keys and lease_ms > 0 then
     -- A missing permission fails here, as in read_acquire.lua.
     if #keys.missing > 0 then
-      redis.call('hdel', lock, '')
-      redis.call('set', first, '1', 'xx', 'keepttl')
+      redis.call('hdel', KEYS[2 * n - 1], '')
+      redis.call('set', KEYS[2 * n], '1', 'xx', 'keepttl')
     end
-    local left = redis.call('pttl', lock)
-    if left < lease_ms then redis.call('pexpire', lock, lease_ms) end
+    local left = redis.call('pttl', KEYS[2 * n - 1])
+    if left < lease_ms then redis.call('pexpire', KEYS[2 * n - 1], lease_ms) end
     for _, key in ipairs(keys.short) do redis.call('pexpire', key, lease_ms) end
     for _, key in ipairs(keys.missing) do redis.call('set', key, '1', 'px', lease_ms) end
     -- Read after it was written, as in acquire.lua.
-    redis.call('pttl', lock)
+    redis.call('pttl', KEYS[2 * n - 1])
   end
 end
 return answers

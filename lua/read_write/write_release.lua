@@ -17,26 +17,26 @@
 
 local lock, field, target, lease_ms, channel, way = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] or 'publish'
 
-local mode = redis.call('hget', lock, 'mode')
-local count = redis.call('hget', lock, field)
-if not mode then return -3 * redis.call('exists', lock) end
+local mode = redis.call('hget', KEYS[1], 'mode')
+local count = redis.call('hget', KEYS[1], field)
+if not mode then return -3 * redis.call('exists', KEYS[1]) end
 if not count then return -1 end
 if target ~= '0' then
   if not string.find(count, '^%d+$') or #count > 10 then return -3 end
   -- The lease is written first, as in acquire.lua.
-  local left = redis.call('pttl', lock)
-  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
-  redis.call('hset', lock, field, target)
+  local left = redis.call('pttl', KEYS[1])
+  redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('hset', KEYS[1], field, target)
   -- Read after it was written, as in acquire.lua.
-  redis.call('pttl', lock)
+  redis.call('pttl', KEYS[1])
   return 1
 end
 
-local reads = redis.call('hlen', lock) > 2
+local reads = redis.call('hlen', KEYS[1]) > 2
 -- A missing permission fails here, as in read_acquire.lua.
 if reads then
-  redis.call('hdel', lock, '')
-  redis.call('hset', lock, 'mode', 'write')
+  redis.call('hdel', KEYS[1], '')
+  redis.call('hset', KEYS[1], 'mode', 'write')
 end
 -- Published first: if the message is refused, the lock is still there to be released again. In Redisson `1` wakes all
 -- readers that wait, since 3.8.2; `0` wakes one, also in older versions, and one that is about to wait.
@@ -49,11 +49,11 @@ for _, message in ipairs({'1', '0'}) do
   heard = math.max(heard, got)
 end
 if reads then
-  redis.call('hset', lock, 'mode', 'read')
-  redis.call('hdel', lock, field)
+  redis.call('hset', KEYS[1], 'mode', 'read')
+  redis.call('hdel', KEYS[1], field)
   -- Read after it was written, as in acquire.lua.
-  redis.call('hlen', lock)
+  redis.call('hlen', KEYS[1])
 else
-  redis.call('del', lock)
+  redis.call('del', KEYS[1])
 end
 return 1 + heard

@@ -11,23 +11,23 @@
 --   {left, holder}  busy: milliseconds left (-1: no expiry) and the start of the holder's value
 -- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
-local lock, value, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local value, target, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 
-local holder = redis.call('get', lock)
+local holder = redis.call('get', KEYS[1])
 if holder == value then
-  local left = redis.call('pttl', lock)
-  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+  local left = redis.call('pttl', KEYS[1])
+  redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
   -- Read after it was written, as in acquire.lua.
-  redis.call('pttl', lock)
+  redis.call('pttl', KEYS[1])
   return 1
 end
 if target ~= '1' then return 0 end
 if not holder then
   -- A script is alone, so `nx` refuses nothing. With it this line can overwrite no holder, whatever stands above.
-  redis.call('set', lock, value, 'nx', 'px', lease_ms)
-  redis.call('get', lock)
+  redis.call('set', KEYS[1], value, 'nx', 'px', lease_ms)
+  redis.call('get', KEYS[1])
   return 1
 end
-local left = redis.call('pttl', lock)
+local left = redis.call('pttl', KEYS[1])
 -- A value may be as large as Redis permits, and this one is only shown. force_unlock has all of it from inspect.
 return {left, string.sub(holder, 1, 200)}

@@ -10,12 +10,12 @@
 --   -1  too late: the limit has passed; nothing changed
 -- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
-local lock, value, limit = KEYS[1], ARGV[1], tonumber(ARGV[2])
+local value, limit = ARGV[1], tonumber(ARGV[2])
 
 if limit > 0 then
   local time = redis.call('time')
   if time[1] * 1000 + time[2] / 1000 > limit then return -1 end
 end
-if redis.call('get', lock) ~= value then return 0 end
-redis.call('del', lock)
+if redis.call('get', KEYS[1]) ~= value then return 0 end
+redis.call('del', KEYS[1])
 return 1

@@ -9,13 +9,11 @@
 --                               milliseconds (-1: not asked for, or not permitted)
 -- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
-local lock = KEYS[1]
-
-local value = redis.call('get', lock)
+local value = redis.call('get', KEYS[1])
 if not value then return nil end
 local time = -1
 if ARGV[1] == 'time' then
   local clock = redis.pcall('time')
   if not clock.err then time = clock[1] * 1000 + clock[2] / 1000 end
 end
-return {redis.call('pttl', lock), value, '1', time}
+return {redis.call('pttl', KEYS[1]), value, '1', time}

@@ -9,10 +9,10 @@
 --   -1  taken: the key has another value
 --   -2  changed: the key is of another type
 
-local lock, value = KEYS[1], ARGV[1]
+local value = ARGV[1]
 
 -- pcall, so that a key of another type is a loss like every other.
-local holder = redis.pcall('get', lock)
+local holder = redis.pcall('get', KEYS[1])
 if type(holder) == 'table' then
   if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end
   return -2

@@ -11,19 +11,19 @@
 --   -1  taken: the key has another value; nothing changed
 -- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
-local lock, from, to, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local from, to, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 
-local holder = redis.call('get', lock)
+local holder = redis.call('get', KEYS[1])
 if holder == from then
-  redis.call('set', lock, to, 'px', lease_ms)
+  redis.call('set', KEYS[1], to, 'px', lease_ms)
   -- Read after it was written, as in acquire.lua.
-  redis.call('get', lock)
+  redis.call('get', KEYS[1])
   return 1
 end
 if holder == to then
-  local left = redis.call('pttl', lock)
-  redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
-  redis.call('pttl', lock)
+  local left = redis.call('pttl', KEYS[1])
+  redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
+  redis.call('pttl', KEYS[1])
   return 1
 end
 return holder and -1 or 0

@@ -11,16 +11,16 @@
 --   -1  taken: the key has another value; nothing changed
 -- A key of another type is refused with WRONGTYPE, which the client reports as NotALock.
 
-local lock, value, target, lease_ms = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+local value, target, lease_ms = ARGV[1], ARGV[2], ARGV[3]
 
-local holder = redis.call('get', lock)
+local holder = redis.call('get', KEYS[1])
 if holder ~= value then return holder and -1 or 0 end
 if target == '0' then
-  redis.call('del', lock)
+  redis.call('del', KEYS[1])
   return 1
 end
-local left = redis.call('pttl', lock)
-redis.call('pexpire', lock, left < tonumber(lease_ms) and lease_ms or left)
+local left = redis.call('pttl', KEYS[1])
+redis.call('pexpire', KEYS[1], left < tonumber(lease_ms) and lease_ms or left)
 -- Read after it was written, as in acquire.lua.
-redis.call('pttl', lock)
+redis.call('pttl', KEYS[1])
 return 1

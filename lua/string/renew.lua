@@ -11,18 +11,20 @@
 --   -2  changed: the key is of another type
 
 local answers = {}
-for n, lock in ipairs(KEYS) do
+for n = 1, #KEYS do
+  -- Some providers accept only calls that name their key literally, so each lock is the first in turn.
+  KEYS[1] = KEYS[n]
   local value, lease_ms = ARGV[2 * n - 1], ARGV[2 * n]
   -- pcall, because a key of another type must not cost its neighbours their leases.
-  local holder = redis.pcall('get', lock)
+  local holder = redis.pcall('get', KEYS[1])
   if type(holder) == 'table' then
     if not string.find(holder.err, 'WRONGTYPE', 1, true) then return holder end
     answers[n] = -2
   elseif holder == value then
-    if lease_ms ~= '0' and redis.call('pttl', lock) < tonumber(lease_ms) then
-      redis.call('pexpire', lock, lease_ms)
+    if lease_ms ~= '0' and redis.call('pttl', KEYS[1]) < tonumber(lease_ms) then
+      redis.call('pexpire', KEYS[1], lease_ms)
       -- Read after it was written, as in acquire.lua.
-      redis.call('pttl', lock)
+      redis.call('pttl', KEYS[1])
     end
     answers[n] = 1
   else

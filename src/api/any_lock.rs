@@ -1,4 +1,4 @@
-//! Any lock, for application code: the traits that all locks and guards have, and a lock whose type is not known.
+//! Any lock, for application code: the traits that all locks and guards implement, and a type-erased lock.
 
 use std::fmt;
 use std::future::Future;
@@ -14,20 +14,20 @@ use crate::lock::hold_handle::HoldState;
 use crate::lock::verbs::{Held, Lockable};
 
 /// A lock of any type, for code that does not care which: [`Lock`](crate::Lock) of each kind,
-/// [`MultiLock`](crate::MultiLock), [`RedLock`](crate::RedLock), [`AnyLock`], and the doubles of tests.
+/// [`MultiLock`](crate::MultiLock), [`RedLock`](crate::RedLock), [`AnyLock`], and test doubles.
 ///
-/// The methods do what those of the same names do that the types have themselves; nothing has to be imported to call
-/// these. A type of your own may implement it, for example to count calls; the crate `redisson-lock-test` has a double,
-/// `FakeLock`. For locks without a runtime see [`blocking::DistributedLock`](crate::blocking::DistributedLock).
+/// Its methods do the same as the types' own methods of the same names, which need no import. Your own type may
+/// implement it, for example to count calls; the crate `redisson-lock-test` has a double, `FakeLock`. For locks without
+/// a runtime see [`blocking::DistributedLock`](crate::blocking::DistributedLock).
 ///
 /// # Errors
 ///
-/// Those of the lock's own methods: see [`Lock::lock`](crate::Lock::lock). A lock that another owner holds is no error.
+/// See [`Lock::lock`](crate::Lock::lock) and the lock's own methods. A lock that another owner holds is not an error.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future of a call leaves no hold: see [`Lock::lock`](crate::Lock::lock). An implementation of your own has to
-/// keep to that.
+/// Dropping the future of a call leaves no hold: see [`Lock::lock`](crate::Lock::lock). Your own implementation must
+/// guarantee the same.
 ///
 /// # Examples
 ///
@@ -50,7 +50,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Holds the lock until it is unlocked or dropped.
     type Guard: HeldLock;
 
-    /// The name as given; of several locks their names, separated by commas.
+    /// Returns the name as given, or the names of several locks, separated by commas.
     fn name(&self) -> &str;
 
     /// Acquires the lock, waiting while another owner holds it.
@@ -59,7 +59,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Acquires the lock if it is free now.
     fn try_lock(&self) -> impl Future<Output = Result<Option<Self::Guard>, Error>> + Send;
 
-    /// Acquires the lock, waiting at most this long. `None`: another owner had it.
+    /// Acquires the lock, waiting for at most `wait`. Returns `None` if another owner had it.
     fn try_lock_for(
         &self,
         wait: Duration,
@@ -83,13 +83,13 @@ pub trait DistributedLock: Send + Sync + 'static {
 /// }
 /// ```
 pub trait HeldLock: Send + Sync + 'static {
-    /// The name of its lock.
+    /// Returns the name of its lock.
     fn name(&self) -> &str;
 
-    /// Current state of the hold, from local information.
+    /// Returns the current state of the hold, from local information.
     fn state(&self) -> HoldState;
 
-    /// Resolves when the lock is lost, with the reason; never after a normal unlock.
+    /// Resolves with the reason when the lock is lost, and never after a normal unlock.
     fn lost(&self) -> impl Future<Output = LossReason> + Send + use<Self>;
 
     /// Releases the lock, and reports whether it was held until now.
@@ -138,7 +138,7 @@ impl<G: Held + Send + Sync + 'static> HeldLock for G {
     }
 }
 
-/// A lock whose type its user does not know, where `dyn` would stand: a service that is handed "a lock". Cheap to clone.
+/// A type-erased lock, for code that is handed "a lock" where it would take a `dyn` object. Cheap to clone.
 ///
 /// # Examples
 ///
@@ -157,7 +157,7 @@ pub struct AnyLock {
 }
 
 impl AnyLock {
-    /// A lock without its type.
+    /// Erases the type of a lock.
     ///
     /// # Examples
     ///

@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fred::interfaces::ClientLike;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::api::client::LockClient;
-use crate::base::runtime::{Runtime, has_timers};
+use crate::base::backoff::Backoff;
+use crate::base::runtime::{Runtime, event, has_timers};
 use crate::core::{HandOff, Rules};
 use crate::error::Error;
 use crate::lock::release::release_job;
 use crate::lock::renewal;
 use crate::names::wire::Announce;
-use crate::redis::{Credentials, Redis, Settings, SyncReplicas, Tls};
+use crate::redis::{AddressMap, Credentials, Redis, Settings, SyncReplicas, Tls};
 use crate::state::bounds::{check_lease, check_replicas, check_timeouts};
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Locks;
@@ -44,11 +46,13 @@ pub struct LockClientBuilder {
     client_name: Option<String>,
     max_hold: Option<Duration>,
     retry_for: Option<Duration>,
+    connect_for: Option<Duration>,
     fair_wait: Duration,
     pub(crate) handoff: HandOff,
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
+    address_map: Option<AddressMap>,
     sync_replicas: Option<SyncReplicas>,
     tls: Option<Tls>,
 }
@@ -56,33 +60,35 @@ pub struct LockClientBuilder {
 impl LockClient {
     /// Connects with default settings.
     ///
-    /// | address | leads to |
+    /// | URL | leads to |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/database]` | one server; port 6379 and database 0 unless given |
-    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket, database 0 |
+    /// | `redis+unix://[user:password@localhost]/path/to/socket` | one server through a Unix socket |
     /// | `redis-cluster://[user:password@]host[:port][?node=host:port&…]` | a cluster, port 6379; `node` names another of its nodes |
     /// | `redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…][&sentinelUsername=user][&sentinelPassword=password]` | the primary that the sentinels know by this name; host, port (26379) and `node` are sentinels |
     ///
-    /// `valkey` may stand for `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect by
-    /// TLS (feature `tls-rustls`). Parameters come in any order, and one that is not in the row of its scheme is refused.
-    /// Special characters in a part are percent-encoded (`@` as `%40`, `%` as `%25`); an IPv6 address has brackets.
-    /// Without a user the password is the default user's.
-    /// [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) of a builder take precedence.
+    /// `valkey` may replace `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect over
+    /// TLS (feature `tls-rustls`). Nodes and sentinels may also be hosts separated by commas,
+    /// `redis-cluster://host:port,host:port`. The sentinels' name may also be the path,
+    /// `redis-sentinel://host/name/database`, and the database `?db=`. Parameters may come in any order. A parameter
+    /// that is not in the row of its scheme is refused, and the error names the replacement of those that other clients
+    /// have. Blanks, quotes and `NAME=` around a URL are ignored. Special characters must be percent-encoded (`@` as
+    /// `%40`, `%` as `%25`), and an IPv6 address needs brackets. Without a user the password is the default user's. A
+    /// builder's [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) take precedence.
     ///
-    /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either this fails with
-    /// [`Error::NoRuntime`]; in a program that is built with `panic = "abort"`, it aborts the program, because tokio
-    /// shows what a runtime lacks by a panic alone. No other call of this crate raises a panic, not even
-    /// one that it catches.
+    /// Needs a tokio runtime with timers and sockets (`enable_all`). Without either it fails with [`Error::NoRuntime`],
+    /// or aborts a program built with `panic = "abort"`, because tokio reports what a runtime lacks only by a panic. No
+    /// other call of this crate raises a panic, not even one that it catches.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] for an address that cannot be used, [`Error::NoAnswer`] if no
+    /// [`Error::InvalidConfig`] for a URL that cannot be used, [`Error::NoAnswer`] if no
     /// server answers there within the command timeout, [`Error::Tls`], [`Error::Auth`], [`Error::Refused`],
     /// [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that it has opened.
     ///
     /// # Examples
     ///
@@ -95,7 +101,7 @@ impl LockClient {
         Self::builder().connect(url).await
     }
 
-    /// Settings to change before connecting.
+    /// Returns a builder, for changing settings before connecting.
     ///
     /// # Examples
     ///
@@ -108,17 +114,17 @@ impl LockClient {
 
     /// Connects with the settings of a fred client: address, credentials and TLS.
     ///
-    /// Connections of its own are opened; the given client is never used, reconnected or quit, and
-    /// it need not be connected. A credential provider of its settings is asked for each connection, also to the nodes of a
-    /// cluster and to sentinels.
+    /// The lock client opens its own connections. The given client is never used, reconnected or quit, and need not be
+    /// connected. If its settings have a credential provider, each connection asks it, including those to cluster nodes
+    /// and sentinels.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// See [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that it has opened.
     ///
     /// # Examples
     ///
@@ -133,8 +139,7 @@ impl LockClient {
 }
 
 impl LockClientBuilder {
-    /// Number of command connections; all commands of one lock use the same one. Default 1; 1 to
-    /// 16.
+    /// Sets the number of command connections; all commands of one lock use the same one. Default 1; 1 to 16.
     ///
     /// # Examples
     ///
@@ -145,10 +150,10 @@ impl LockClientBuilder {
         self.with(|builder| builder.connections = connections)
     }
 
-    /// Whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
+    /// Sets whether to `CLIENT KILL` a lost connection before using its replacement. Default on.
     ///
-    /// Needs `+client|info +client|kill`. Switch it off behind a proxy that shares connections
-    /// between clients; the page of guarantees lists the risks without it.
+    /// Needs `+client|info +client|kill`. Turn it off behind a proxy that shares connections between clients; the
+    /// guarantees page lists the risks without it.
     ///
     /// # Examples
     ///
@@ -159,10 +164,10 @@ impl LockClientBuilder {
         self.with(|builder| builder.connection_fence = connection_fence)
     }
 
-    /// Whether servers report changes of held locks by others (`CLIENT TRACKING`). Default on.
+    /// Sets whether servers report changes that others make to held locks (`CLIENT TRACKING`). Default on.
     ///
-    /// A lock that another client deletes or forces open is then reported as lost within two round trips, instead of at
-    /// its next renewal. Needs `+client|tracking`; without it, or without the command, an event says so once.
+    /// A lock that another client deletes or force-unlocks is then reported as lost within two round trips, instead of
+    /// at its next renewal. Needs `+client|tracking`. If the permission or command is missing, one event reports it.
     ///
     /// # Examples
     ///
@@ -173,8 +178,8 @@ impl LockClientBuilder {
         self.with(|builder| builder.tracking = tracking)
     }
 
-    /// What its connections are called in `CLIENT LIST`: printable ASCII without spaces. Default none;
-    /// needs `+client|setname`.
+    /// Sets the name of the client's connections in `CLIENT LIST`: printable ASCII without spaces. Default none; needs
+    /// `+client|setname`.
     ///
     /// # Examples
     ///
@@ -185,8 +190,8 @@ impl LockClientBuilder {
         self.with(|builder| builder.client_name = Some(client_name.into()))
     }
 
-    /// Sets on which channels the clients of a cluster publish that a lock is free. Default [`Announce::Auto`]; ignored
-    /// outside a cluster.
+    /// Sets the channels on which the clients of a cluster publish that a lock is free. Default [`Announce::Auto`];
+    /// ignored outside a cluster.
     ///
     /// # Examples
     ///
@@ -212,11 +217,11 @@ impl LockClientBuilder {
         self.with(|builder| builder.sync_replicas = Some(SyncReplicas { replicas, within }))
     }
 
-    /// Whom to trust and as whom to connect, for an address that begins with `rediss://` or `valkeys://`; see [`Tls`].
-    /// Default: its defaults.
+    /// Sets the trusted CAs, the client certificate and other TLS options for a URL that begins with `rediss://` or
+    /// `valkeys://`; see [`Tls`]. Default: its defaults.
     ///
-    /// Connecting fails with [`Error::InvalidConfig`](crate::Error::InvalidConfig) if something is wrong with them, if the
-    /// address asks for no TLS, or with a fred client, which has TLS settings of its own.
+    /// Connecting fails with [`Error::InvalidConfig`](crate::Error::InvalidConfig) if they are invalid, if the URL does
+    /// not ask for TLS, or with a fred client, which has its own TLS settings.
     ///
     /// # Examples
     ///
@@ -229,9 +234,9 @@ impl LockClientBuilder {
         self.with(|builder| builder.tls = Some(tls))
     }
 
-    /// Sets the credentials for the sentinels, which have users of their own: a user, or `None` for the default one,
-    /// and a password. Default: `sentinelUsername` and `sentinelPassword` of the address, or none. User and password
-    /// before the host are for the primary and its replicas.
+    /// Sets the credentials for the sentinels, which have their own users: a user, or `None` for the default one, and a
+    /// password. Default: `sentinelUsername` and `sentinelPassword` of the URL, or none. The user and password before
+    /// the host are for the primary and its replicas.
     ///
     /// # Examples
     ///
@@ -259,18 +264,20 @@ impl LockClientBuilder {
             client_name: None,
             max_hold: None,
             retry_for: None,
+            connect_for: None,
             fair_wait: FAIR_WAIT,
             handoff: HandOff::default(),
             close_grace: None,
             sentinel_credentials: None,
             announce: Announce::default(),
+            address_map: None,
             sync_replicas: None,
             tls: None,
         }
     }
 
-    /// The lease of a hold without a fixed lease; it is renewed at every third of this. Default 30
-    /// s, as Redisson's `lockWatchdogTimeout`; 300 ms to one day. If a holder crashes, others wait for up to this long.
+    /// Sets the lease of holds without a fixed lease, which are renewed at every third of it. Default 30 s, as
+    /// Redisson's `lockWatchdogTimeout`; 300 ms to one day. If a holder crashes, others wait for up to this long.
     ///
     /// # Examples
     ///
@@ -282,11 +289,11 @@ impl LockClientBuilder {
         self.with(|builder| builder.watchdog_timeout = watchdog_timeout)
     }
 
-    /// Time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout
-    /// if that is shorter; above zero, and below a third of the watchdog timeout. It also limits how long a waiter's
-    /// subscription may take to be confirmed: with a watchdog timeout of 600 ms that is 100 ms, so set both for a
-    /// server that is far away. With a round trip of more than half of it, no subscription is ever confirmed, and
-    /// waiters look only when the holder's lease ends.
+    /// Sets the time limit for a command, including one resend. Default 3 s, or a sixth of the watchdog timeout if that
+    /// is shorter; above zero, and below a third of the watchdog timeout. It also limits how long the confirmation of a
+    /// waiter's subscription may take: with a watchdog timeout of 600 ms that is 100 ms, so set both for a server that
+    /// is far away. If a round trip takes more than half of it, no subscription is ever confirmed, and waiters retry
+    /// only when the holder's lease ends.
     ///
     /// # Examples
     ///
@@ -298,7 +305,7 @@ impl LockClientBuilder {
         self.with(|builder| builder.command_timeout = Some(command_timeout))
     }
 
-    /// A prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
+    /// Sets a prefix for every lock name, the counterpart of Redisson's `NameMapper`. Default none.
     ///
     /// # Examples
     ///
@@ -309,8 +316,8 @@ impl LockClientBuilder {
         self.with(|builder| builder.key_prefix = key_prefix.into())
     }
 
-    /// The [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default
-    /// none; 10 ms to ten years.
+    /// Sets the [`max_hold`](crate::Lock::max_hold) of every lock that does not set its own. Default none; 10 ms to ten
+    /// years.
     ///
     /// # Examples
     ///
@@ -322,9 +329,9 @@ impl LockClientBuilder {
         self.with(|builder| builder.max_hold = Some(max_hold))
     }
 
-    /// The [`retry_for`](crate::Lock::retry_for) of every lock. Default: none, so that
-    /// [`lock`](crate::Lock::lock) fails with its first attempt, after the command timeout at the latest.
-    /// Connecting is not repeated.
+    /// Sets the [`retry_for`](crate::Lock::retry_for) of each lock of the client. Default: none, so [`lock`](crate::Lock::lock)
+    /// fails with its first attempt, after the command timeout at the latest. For connecting, see
+    /// [`connect_for`](Self::connect_for).
     ///
     /// # Examples
     ///
@@ -336,14 +343,27 @@ impl LockClientBuilder {
         self.with(|builder| builder.retry_for = Some(retry_for))
     }
 
-    /// For how long an owner keeps its place in the queue of a [fair lock](LockClient::fair_lock) after its turn has come.
-    /// Default 300 s, as Redisson's since 3.13.3; 1 s to one day.
+    /// Sets for how long connecting is retried after a temporary error ([`Error::is_retryable`]), such as a server that
+    /// has not started yet. Default: no retries. The pauses grow to 1 s, and the last error is returned.
     ///
-    /// The place of a call that waits for a shorter time counts for that time. A new place lasts longer by the lease that its
-    /// owner sees. A waiting client prolongs the places of calls that wait longer three times in this long, so an attempt
-    /// that takes two thirds of it to reach the server may cost its owner the place; those of a process that died each hold
-    /// up the others for this long. A shorter one is for fleets without JVMs: beside these, which count
-    /// with 300 s, it can cost a waiter its place. Beside Redisson before 3.13.3, which counts with 5 s, set 5 s.
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// let builder = redisson_lock::LockClient::builder().connect_for(Duration::from_secs(30));
+    /// ```
+    pub fn connect_for(self, connect_for: Duration) -> Self {
+        self.with(|builder| builder.connect_for = Some(connect_for))
+    }
+
+    /// Sets how long an owner keeps its place in the queue of a [fair lock](LockClient::fair_lock) after its turn has
+    /// come. Default 300 s, as in Redisson since 3.13.3; 1 s to one day.
+    ///
+    /// A call that waits for a shorter time keeps its place for that time only. A new place lasts longer by the lease
+    /// that its owner sees. A waiting client renews the places of longer calls three times in this period, so an
+    /// attempt that takes two thirds of it to reach the server may cost its owner the place. Each place of a process
+    /// that died delays the others for this period. A shorter one is for fleets without JVMs: beside these, which count
+    /// with 300 s, it can cost a waiter its place. Beside Redisson before 3.13.3, which counts with 5 s, use 5 s.
     ///
     /// # Examples
     ///
@@ -355,8 +375,9 @@ impl LockClientBuilder {
         self.with(|builder| builder.fair_wait = fair_wait)
     }
 
-    /// Whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for at most
-    /// 32 hand-offs or 50 ms in a row, whichever comes first; half of that while other clients listen.
+    /// Sets whether an unlock hands the lock to the next caller of this client instead of freeing it. Default on, for
+    /// at most 32 hand-offs in a row or 50 ms, whichever comes first, and half of that while other clients are
+    /// subscribed.
     ///
     /// Needs `+hdel` and the connection fence; without either, every release frees the lock.
     ///
@@ -369,16 +390,16 @@ impl LockClientBuilder {
         self.with(|builder| builder.handoff = handoff.into())
     }
 
-    /// Connects to an address; [`LockClient::connect`] lists the forms that it may have.
+    /// Connects to a URL in one of the forms that [`LockClient::connect`] lists.
     ///
     /// # Errors
     ///
-    /// As [`LockClient::connect`]; [`Error::InvalidConfig`] and [`Error::InvalidDuration`] for a
-    /// setting out of bounds.
+    /// See [`LockClient::connect`]. Also [`Error::InvalidConfig`] or [`Error::InvalidDuration`] for a setting out of
+    /// bounds.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that it has opened.
     ///
     /// # Examples
     ///
@@ -402,11 +423,11 @@ impl LockClientBuilder {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect).
+    /// See [`connect`](Self::connect).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future closes what was opened.
+    /// Dropping the future closes the connections that it has opened.
     ///
     /// # Examples
     ///
@@ -442,6 +463,25 @@ impl LockClientBuilder {
     }
 
     async fn open(self, settings: Settings) -> Result<LockClient, Error> {
+        let mut pauses = Backoff::new(settings.is_scattered());
+        let began = Instant::now();
+        loop {
+            let error = match self.clone().open_once(settings.clone()).await {
+                Err(error) if error.is_retryable() => error,
+                opened => return opened,
+            };
+            let left = self
+                .connect_for
+                .and_then(|all| all.checked_sub(began.elapsed()));
+            let Some(left) = left.filter(|left| !left.is_zero()) else {
+                return Err(error);
+            };
+            event!(INFO, %error, "not connected yet, trying again");
+            tokio::time::sleep(pauses.next().min(left)).await;
+        }
+    }
+
+    async fn open_once(self, settings: Settings) -> Result<LockClient, Error> {
         let runtime = Runtime::current().ok_or(Error::NoRuntime)?;
         if !has_timers() {
             return Err(Error::NoRuntime);
@@ -450,7 +490,8 @@ impl LockClientBuilder {
             .with_client_name(self.client_name.as_deref())
             .with_sentinel_credentials(self.sentinel_credentials.clone())
             .with_tracking(self.tracking)
-            .with_announce(self.announce);
+            .with_announce(self.announce)
+            .with_address_map(self.address_map.as_ref())?;
         let settings = Arc::new(settings);
         let redis = Redis::connect(&settings, self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
@@ -528,6 +569,7 @@ const FAIR_WAIT: Duration = Duration::from_secs(300);
 const FAIR_WAITS: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
 
+mod addresses;
 #[cfg(feature = "serde")]
 mod serde;
 #[cfg(test)]

@@ -39,7 +39,7 @@ pub struct LockClient {
 }
 
 impl LockClient {
-    /// The client id: a UUID, the first half of every owner's field.
+    /// Returns the client id: a UUID, the first half of every owner's field.
     ///
     /// # Examples
     ///
@@ -52,7 +52,7 @@ impl LockClient {
         &self.handle.shared().client_id
     }
 
-    /// A lock by its name. Does no I/O; the lock's first operation reports an invalid name.
+    /// Returns a lock by its name. Does no I/O; the lock's first operation reports an invalid name.
     ///
     /// # Examples
     ///
@@ -65,9 +65,9 @@ impl LockClient {
         self.lock_of(LockKind::Plain, name)
     }
 
-    /// A fenced lock by its name: Redisson's `getFencedLock`, a plain lock whose holders have a token.
+    /// Returns a fenced lock by its name: Redisson's `getFencedLock`, a plain lock whose holders have a token.
     ///
-    /// The token is the key `redisson_lock_token:{name}`, which has no expiry and is not to be deleted.
+    /// The token is in the key `redisson_lock_token:{name}`, which has no expiry and must not be deleted.
     ///
     /// # Examples
     ///
@@ -81,11 +81,11 @@ impl LockClient {
         Lock::new(Arc::clone(&self.handle), LockKind::Fenced, name.into())
     }
 
-    /// A spin lock by its name: Redisson's `getSpinLock`, the hash of a plain lock without messages.
+    /// Returns a spin lock by its name: Redisson's `getSpinLock`, the hash of a plain lock without messages.
     ///
-    /// Callers that wait try again after pauses of up to 128 ms, one caller of each client at a time. It needs no
-    /// subscription and no permission for a channel. A caller that waits for the same key as a plain lock, in Rust or
-    /// Java, is not woken by its release: it looks again when the lease is over.
+    /// Waiters retry after pauses of up to 128 ms, one of each client at a time. It needs no subscription and no
+    /// permission for a channel. Its release does not wake a caller that waits for the same key as a plain lock, in
+    /// Rust or Java: that caller retries when the lease is over.
     ///
     /// # Examples
     ///
@@ -98,12 +98,11 @@ impl LockClient {
         self.lock_of(LockKind::Spin, name)
     }
 
-    /// A string lock by its name: a key with a value of each acquisition and an expiry, deleted only if it has
-    /// that value. It excludes redis-py's `Lock`, redsync, and other programs that write `SET key value NX PX`.
+    /// Returns a string lock by its name: a key with a unique value for each acquisition and an expiry, deleted only if
+    /// it has that value. It excludes redis-py's `Lock`, redsync, and other programs that write `SET key value NX PX`.
     ///
-    /// It is not reentrant ([`Error::AlreadyHeld`]). Callers that wait pause as those of a
-    /// [spin lock](Self::spin_lock). A key without expiry stays locked until its program or
-    /// [`force_unlock`](Lock::force_unlock) deletes it.
+    /// It is not reentrant ([`Error::AlreadyHeld`]). Waiters pause as those of a [spin lock](Self::spin_lock) do. A key
+    /// without expiry stays locked until its program or [`force_unlock`](Lock::force_unlock) deletes it.
     ///
     /// # Examples
     ///
@@ -118,19 +117,18 @@ impl LockClient {
         self.lock_of(LockKind::String, name)
     }
 
-    /// A fair lock by its name: Redisson's `getFairLock`, a plain lock that owners of all clients, Rust and Java, get in
-    /// the order in which their first attempts arrived at the server.
+    /// Returns a fair lock by its name: Redisson's `getFairLock`, a plain lock that owners of all clients, in Rust and
+    /// Java, get in the order in which their first attempts reached the server.
     ///
-    /// Each owner that waits has a place in a queue in Redis (`redisson_lock_queue:{name}`) and a subscription of its own.
-    /// [`try_lock`](Lock::try_lock) always asks the server, takes no place, and overtakes no owner that waits. A call that
-    /// is dropped leaves its place in the background: a `select!` loop that makes a new `lock()` future in each round begins
-    /// at the end of the queue each time, so pin one future outside of the loop, or use
+    /// Each waiting owner has a place in a queue in Redis (`redisson_lock_queue:{name}`) and its own subscription.
+    /// [`try_lock`](Lock::try_lock) always asks the server, takes no place, and overtakes no waiting owner. A dropped
+    /// call gives up its place in the background, so a `select!` loop that makes a new `lock()` future in each round
+    /// starts at the end of the queue each time: pin one future outside the loop, or use
     /// [`try_lock_for`](Lock::try_lock_for).
     ///
-    /// The places of a process that died hold up the others for as long as their calls would have waited, and for a
-    /// [`fair_wait`](crate::LockClientBuilder::fair_wait) each at most.
-    /// Clients that use the name as another kind of lock overtake the queue, and do not wake it. The names `x` and `{x}`
-    /// have one queue, as in Redisson: do not use both.
+    /// The places of a process that died delay the others for as long as its calls would have waited, each for at most
+    /// one [`fair_wait`](crate::LockClientBuilder::fair_wait). Clients that use the name as another kind of lock
+    /// overtake the queue and do not wake it. The names `x` and `{x}` share one queue, as in Redisson: do not use both.
     ///
     /// # Examples
     ///
@@ -143,10 +141,10 @@ impl LockClient {
         self.lock_of(LockKind::Fair, name)
     }
 
-    /// A read-write lock by its name: Redisson's `getReadWriteLock`, two locks of which any number of owners hold the
-    /// [read](RwLock::read) part, or one holds the [write](RwLock::write) part.
+    /// Returns a read-write lock by its name: Redisson's `getReadWriteLock`. Any number of owners hold its
+    /// [read](RwLock::read) part, or one holds its [write](RwLock::write) part.
     ///
-    /// Beside the lock there is a key for each read hold, `{name}:clientId:threadId:rwlock_timeout:1`, which ends with
+    /// Besides the lock, each read hold has its own key, `{name}:clientId:threadId:rwlock_timeout:1`, which ends with
     /// it.
     ///
     /// # Examples
@@ -162,7 +160,8 @@ impl LockClient {
         RwLock::new(self.lock_of(LockKind::Read, name), write)
     }
 
-    /// A lock of this kind, without tokens in its type, for programs that read the kind from their configuration.
+    /// Returns a lock of this kind, without tokens in its type, for programs that read the kind from their
+    /// configuration.
     ///
     /// # Examples
     ///
@@ -176,7 +175,7 @@ impl LockClient {
         Lock::new(Arc::clone(&self.handle), kind, name.into())
     }
 
-    /// A new owner, different from every other.
+    /// Returns a new owner, different from every other.
     ///
     /// # Examples
     ///
@@ -189,7 +188,7 @@ impl LockClient {
         Owner::fresh(&self.handle.shared().client_id)
     }
 
-    /// The owner with this thread id, for callers that need a fixed number on the wire.
+    /// Returns the owner with this thread id, for callers that need a fixed number on the wire.
     ///
     /// Task ids count up from 1, and this crate assigns ids from 2^62 up: choose another range
     /// (negative numbers are free) unless you mean to share such an owner.
@@ -206,7 +205,7 @@ impl LockClient {
         Owner::with_id(&self.handle.shared().client_id, thread_id)
     }
 
-    /// Client statistics from local information, with running totals since the client was created.
+    /// Returns client statistics from local information, with running totals since the client was created.
     ///
     /// # Examples
     ///
@@ -243,10 +242,10 @@ impl LockClient {
         }
     }
 
-    /// Whether every command connection is up, from local information. While one is replaced, calls wait
+    /// Returns whether every command connection is up, from local information. While one is being replaced, calls wait
     /// for it, up to the command timeout.
     ///
-    /// For a readiness probe; [`ping`](Self::ping) asks the server.
+    /// Use it for a readiness probe; [`ping`](Self::ping) asks the server.
     ///
     /// # Examples
     ///
@@ -264,9 +263,8 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if a connection has no answer within the command timeout; [`Error::Auth`]
-    /// and [`Error::Refused`] if the server does not accept a new connection; [`Error::Closed`],
-    /// [`Error::NoRuntime`].
+    /// Returns [`Error::NoAnswer`] if a connection gets no response within the command timeout, [`Error::Auth`] or
+    /// [`Error::Refused`] if the server does not accept a new connection, [`Error::Closed`], or [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
@@ -297,20 +295,22 @@ impl LockClient {
     /// Returns the permissions that the client's user lacks for this lock, as `ACL SETUSER` takes them: `+publish`,
     /// `~stock:42`, `&redisson_lock__channel:{stock:42}`. Empty if nothing is missing.
     ///
-    /// Call it when a service starts: otherwise a missing permission shows at the first call that needs it, perhaps
-    /// with a lock already held. One run names all that is missing of what this client sends, and what its connections
-    /// send when they are made, but for `+rpush` of a fair lock if `+lrem` is missing. A key or a channel shows only through a command that is permitted: if none that uses
-    /// it is, the commands alone are listed.
+    /// Call it when a service starts: otherwise a missing permission shows only at the first call that needs it,
+    /// perhaps with a lock already held. One run names everything missing for the commands of this client, including
+    /// those that its connections send when they open, except `+rpush` of a fair lock if `+lrem` is missing. A missing
+    /// key or channel shows only through a permitted command: if no command that uses it is permitted, only the
+    /// commands are listed.
     ///
-    /// Every command is sent once by itself, and what scripts call once in a script, in a form that has no effect on the
-    /// lock, held or not, over up to six connections that are opened for this and closed again. Commands that the server
-    /// does not have, or not in scripts, are listed as well. Of what is listed, a lock works without `+client|…`, `+time`,
-    /// `+info` and `+hdel`: [`guide::operations`](crate::guide::operations) says what is missing then. The server notes what it refuses in its `ACL LOG`.
+    /// It sends every command once by itself, and those that scripts call once in a script, in a form that has no
+    /// effect on the lock, held or not. It opens up to six connections for this and closes them again. Commands that
+    /// the server lacks, or does not allow in scripts, are also listed. A lock works without `+client|…`, `+time`,
+    /// `+info` and `+hdel`: [`guide::operations`](crate::guide::operations) lists what is missing then. The server
+    /// records what it refuses in its `ACL LOG`.
     ///
-    /// In a cluster the primary that has the lock is asked, by the client's [`Announce`](crate::Announce): each node
-    /// has users of its own, so check a name of each primary. `+wait` is needed with
-    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas), `+select` with a database in the address. What the sentinels
-    /// permit is not checked.
+    /// In a cluster it asks the primary that has the lock, according to the client's [`Announce`](crate::Announce).
+    /// Each node has its own users, so check one name for each primary. `+wait` is needed with
+    /// [`sync_replicas`](crate::LockClientBuilder::sync_replicas), `+select` with a database in the URL. Permissions on
+    /// the sentinels are not checked.
     ///
     /// # Errors
     ///
@@ -335,18 +335,19 @@ impl LockClient {
 
     /// Closes the client: no new holds, a `grace` period for open guards, then the shutdown.
     ///
-    /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) immediately. Open guards have `grace` to be released
-    /// and are renewed meanwhile. After that, detached holds are released; holds with an open guard
-    /// are *not* released under a running section: they become lost with [`LossReason::Closed`](crate::LossReason::Closed) and
-    /// end with their lease. The report lists them. Closing a closed client does nothing.
+    /// New calls and waiters get [`Error::Closed`](crate::Error::Closed) immediately. Open guards have `grace` to be
+    /// released, and are renewed until then. After that, detached holds are released. Holds with an open guard are
+    /// *not* released under a running critical section: they are lost with
+    /// [`LossReason::Closed`](crate::LossReason::Closed) and end with their lease. The report lists them. Closing a
+    /// closed client does nothing.
     ///
-    /// Releases in flight have the same `grace`, and at least the command timeout. After that,
-    /// `close` waits while they make progress: until none has ended for a command timeout.
+    /// Releases in flight have the same `grace`, and at least the command timeout. After that, `close` waits while they
+    /// make progress, until none has ended for a command timeout.
     ///
-    /// What is left is also said by `tracing` events, one for each lock: `lock lost`, with the reason `the client was
-    /// closed`; and `the client was closed without an answer to a release: the lease frees the lock`.
+    /// `tracing` events also report what is left, one for each lock: `lock lost`, with the reason `the client was
+    /// closed`; or `the client was closed without an answer to a release: the lease frees the lock`.
     ///
-    /// Outside a runtime, or after the end of the client's, nothing can be sent: all holds are abandoned
+    /// Outside a runtime, or after the client's runtime has ended, nothing can be sent: all holds are abandoned
     /// immediately, and reported.
     ///
     /// # Cancel safety
@@ -382,7 +383,7 @@ impl LockClient {
     ///
     /// # Cancel safety
     ///
-    /// As safe as the future inside.
+    /// It is as cancel safe as `future`.
     ///
     /// # Examples
     ///
@@ -457,8 +458,8 @@ pub struct ClientStats {
     pub entries: usize,
     /// Whether every command connection is up.
     pub connected: bool,
-    /// Whether lost connections are killed at the server before their replacements are used. Of several servers
-    /// that are in use, the weakest fence.
+    /// Whether lost connections are killed on the server before their replacements are used. With several servers in
+    /// use, the weakest fence.
     pub connection_fence: ConnectionFence,
     /// Holds acquired.
     pub acquired_total: u64,
@@ -479,10 +480,10 @@ pub struct ClientStats {
     pub given_up_total: u64,
     /// Command connections that were replaced.
     pub reconnects_total: u64,
-    /// Servers that locks are at: 1, or as many as a cluster has primaries with slots.
+    /// Servers that have locks: 1, or the number of a cluster's primaries with slots.
     pub nodes: usize,
-    /// Commands that a node of a cluster sent on to another one.
+    /// Commands that a cluster node redirected to another one.
     pub redirects_total: u64,
-    /// Servers that another one has taken over from.
+    /// Servers that another one has replaced in a failover.
     pub failovers_total: u64,
 }

@@ -1,5 +1,5 @@
-//! The functions that `#[locked]` expands to. Hidden, and outside of semantic versioning: only the
-//! attribute of the same release names it.
+//! The functions that `#[locked]` expands to. Hidden, and outside of semantic versioning: only the attribute of the
+//! same release uses them.
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Several locks as one: all of them or none, by the methods of each.
+//! Several locks as one: all of them or none, through the methods of each.
 
 mod guard;
 mod rule;
@@ -25,35 +25,35 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 
 /// Several locks that are taken together: all of them, or none. Cheap to clone, and stores no hold.
 ///
-/// The locks may be of any kind, of several clients and at several servers; in Redis each of them is an ordinary hold,
-/// as with Redisson's `RedissonMultiLock`. The settings of each lock stay in force: its `max_hold`,
-/// `retry_for`, `sync_replicas`.
+/// The locks may be of any kind, of several clients and on several servers. In Redis each of them is an ordinary hold,
+/// as with Redisson's `RedissonMultiLock`. Each lock keeps its own settings: its `max_hold`, `retry_for`,
+/// `sync_replicas`.
 ///
 /// # Order and deadlocks
 ///
-/// A call takes the locks by the order of their keys, whatever order they were given in, so that calls for the same locks
-/// queue for the same one. It never waits for a lock while it holds another of them: it gives back what it has, and begins
-/// with the one that was busy. So there is no deadlock, whatever orders other callers have, in Rust or Java. Others may see some
-/// of the locks taken for a moment. What the owner held before the call counts for nothing here: a program that takes
-/// these locks while it holds others can still make a deadlock.
+/// A call takes the locks in the order of their keys, whatever order they were given in, so calls for the same locks
+/// queue for the same one. It never waits for a lock while it holds another of them: it releases what it has, and
+/// starts again with the busy one. So there is no deadlock, whatever order other callers use, in Rust or Java. Other
+/// clients may briefly see some of the locks taken. Locks that the owner held before the call are not covered: a
+/// program that takes these locks while it holds others can still deadlock.
 ///
-/// A call that has found one of the locks busy with other callers of that lock's client queues with them, at the same time
-/// for each of the locks that callers of its client hold or wait for, and after a second of busy locks for all of them. It
-/// holds none meanwhile, and takes all when it is the first in every queue: so it does not starve beside callers that always
-/// queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts,
-/// while it is not the first everywhere and while it tries the locks: later callers of that client wait meanwhile. Then
-/// they pass it, and it is the first again when the other queues have come to it. Fair locks have their queue in Redis, in
-/// which it takes no place before it waits: beside owners that always queue for several of them it may starve.
+/// A call that finds one of the locks busy with other callers of that lock's client queues with them: at the same time
+/// for each lock that callers of its client hold or wait for, and after a second of busy locks for all of them. It
+/// holds none in the meantime, and takes all when it is first in every queue, so it does not starve next to callers
+/// that always queue, whatever the lengths of the queues. It keeps a first place for up to two command timeouts, while
+/// it is not first everywhere and while it tries the locks, and later callers of that client wait. Then they pass it,
+/// and it is first again when the other queues have reached it. Fair locks queue in Redis, where a call takes no place
+/// before it waits: next to owners that always queue for several of them it may starve.
 ///
-/// A call that finds the lock busy does not name a holder, as [`Lock::try_lock_or_holder`] does: [`Lock::inspect`] of each
-/// lock does.
+/// A call that finds the lock busy does not name a holder, unlike [`Lock::try_lock_or_holder`]; call [`Lock::inspect`]
+/// on each lock instead.
 ///
 /// # The same lock twice
 ///
-/// Two of the locks cannot be one key of one database at one server. Of one client that is seen by [`new`](Self::new). Of
-/// several clients the first acquisition asks the servers who they are (`INFO server`), if two keys are the same. A
-/// client whose user may not ask is taken to be at a server of its own: then such a call waits for itself until its
-/// deadline, or for ever.
+/// Two of the locks cannot be the same key in the same database of one server. [`new`](Self::new) checks the locks of
+/// one client. If two clients' locks have the same key, the first acquisition asks the servers for their identity
+/// (`INFO server`). A client whose user may not ask counts as connected to a separate server: if it is not, such a call
+/// waits for itself until its deadline, or forever.
 ///
 /// # Examples
 ///
@@ -78,11 +78,11 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// These locks as one.
+    /// Combines these locks into one.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] without a lock, or with one twice.
+    /// Returns [`Error::InvalidConfig`] without a lock, or with one twice.
     ///
     /// # Examples
     ///
@@ -112,8 +112,8 @@ impl MultiLock {
     }
 
     /// Returns these locks with a fixed lease instead of the watchdog: 10 milliseconds to ten years. When all are
-    /// taken, the earlier leases are extended: none ends before the lease of the lock that was taken last. A lease whose
-    /// extension would pass its lock's `max_hold` stays as it is.
+    /// taken, the earlier leases are extended, so that none ends before the lease of the lock that was taken last. A
+    /// lease whose extension would exceed its lock's `max_hold` stays as it is.
     ///
     /// # Examples
     ///
@@ -131,8 +131,8 @@ impl MultiLock {
         }
     }
 
-    /// Returns these locks for a given owner, whichever task calls them: those of the owner's client. Locks of
-    /// other clients keep their owners; if none is of that client, each call fails with [`Error::Misuse`].
+    /// Returns these locks with a given owner for those of its client, whichever task calls them. Locks of other
+    /// clients keep their owners. If none belongs to that client, each call fails with [`Error::Misuse`].
     ///
     /// # Examples
     ///
@@ -200,45 +200,45 @@ verbs! {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if two of them are the same lock; otherwise those of [`Lock::lock`]: the error of
-    /// the first lock that fails, with its name ([`Error::lock`]). The others are released in the background; the
-    /// call does not wait for that. [`Error::Lost`] also if one of them ended before all were taken. A call that tries
-    /// again after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the lock that fails,
-    /// from its first failure on: until its server has granted it or said that it is busy, or, after a loss, until a round
+    /// Returns [`Error::InvalidConfig`] if two of them are the same lock. Otherwise returns the error of the first lock
+    /// that fails (see [`Lock::lock`]), with its name ([`Error::lock`]), and releases the others in the background
+    /// without waiting for that. Also [`Error::Lost`] if one of them ended before all were taken. A call that retries
+    /// after errors takes all of them again, for up to the [`retry_for`](Lock::retry_for) of the failing lock, counted
+    /// from its first failure until its server grants the lock or reports it busy, or, after a loss, until a round
     /// finds a lock busy.
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::lock`]: what is taken already is released in the background.
+    /// See [`Lock::lock`]. Locks that were already taken are released in the background.
     lock;
 
     /// Acquires all of them if they are free now. Returns `None` if one is not: see [`Lock::try_lock`].
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock;
 
-    /// Acquires all of them, waiting at most this long. Returns `None` if the latest round has found one of them held by
-    /// another owner.
+    /// Acquires all of them, waiting for at most `wait`. Returns `None` if another owner held one of them in the latest
+    /// round.
     ///
-    /// An attempt that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The call ends at
-    /// the deadline whatever the servers do, or after 40 ms, whichever is later, as [`Lock::try_lock_for`]; what it has
-    /// taken, and what is in flight, is released in the background.
+    /// An attempt that fails temporarily ([`Error::is_retryable`]) is repeated until then. As with
+    /// [`Lock::try_lock_for`], the call ends at the deadline or after 40 ms, whichever is later, whatever the servers
+    /// do. Locks that it has taken, or that are in flight, are released in the background.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
-    /// [`Error::NoAnswer`] if no round has ended, or a lock that it was about to take was never answered for: see
-    /// [`Lock::try_lock_for`].
+    /// See [`lock`](Self::lock). At the deadline also returns the error of the latest round, if that failed, and
+    /// [`Error::NoAnswer`] if no round has ended, or a server never responded about a lock that the call was about to
+    /// take: see [`Lock::try_lock_for`].
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock_for;
 }
 

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{in_span, sleep_until, span};
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Quorum};
 use crate::kind::LockKind;
 use crate::lock::verbs::{Lockable, verbs};
 use crate::lock::{Lock, Retry, Wait, has_time};
@@ -25,7 +25,7 @@ use crate::state::bounds::LEASE_MAX;
 
 pub use guard::{RedGuard, RedHold, RedLost};
 use queue::{Checked, FailedRounds, RedCaller, RedQueue, too_few};
-use quorum_hold::{Failure, Round, RoundOutcome};
+use quorum_hold::{Round, RoundOutcome, TooFew};
 
 /// One lock across several independent servers: it is held while a quorum of them (more than half) has it. Cheap to
 /// clone, and stores no hold.
@@ -33,43 +33,43 @@ use quorum_hold::{Failure, Round, RoundOutcome};
 /// # What it does not promise
 ///
 /// *Kleppmann*: a holder may pause, for garbage collection or a slow disk, until its leases are over, and then write
-/// although another one holds the lock. Only a resource that refuses the older of two writers prevents that, and
-/// independent servers have no common number to tell them by. The algorithm also needs clocks that do not jump: one that
-/// does may end a lease early, and a second holder has a quorum.
+/// although another client holds the lock. Only a resource that refuses the older of two writers prevents that, and
+/// independent servers have no common number to order them by. The algorithm also needs clocks that do not jump: a jump
+/// may end a lease early, and give a second holder a quorum.
 ///
-/// *antirez*: the time that has passed is checked after the quorum was reached, so a delay before that is harmless, and
-/// a delay after it troubles every lock with an expiry. Clocks need not be right, only run at about the same rate, and
-/// operators can keep them from jumping. A resource that can compare numbers could as well compare a unique value of
-/// each holder.
+/// *antirez*: the elapsed time is checked after the quorum was reached, so a delay before that is harmless, and a delay
+/// after it affects every lock with an expiry. Clocks need not be right, only run at about the same rate, and operators
+/// can keep them from jumping. A resource that can compare numbers could also compare each holder's unique value.
 ///
-/// So use it where two holders for a moment cost work but no data. A [fenced lock](crate::FencedLock) at one server
+/// Use it where two simultaneous holders cost work but no data. A [fenced lock](crate::FencedLock) on one server
 /// protects a resource that can compare; `sync_replicas` survives a failover.
 ///
-/// A server that restarts without its data forgets its holders, and a second one could get a quorum with its help. Keep it
-/// out of service for one lease (30 s by default) before it answers again; this crate cannot see that it forgot.
+/// A server that restarts without its data forgets its holders, and could give a second one a quorum. Keep it out of
+/// service for one lease (30 s by default), because this crate cannot see that it forgot.
 ///
 /// # How it works
 ///
-/// All members are asked at the same time, each round for new owners. A caller waits for the answers until a quorum has
-/// the lock, for up to [`member_timeout`](Self::member_timeout); the lease counts from before each question, less 1 % and
-/// 2 ms for the drift of clocks. Otherwise all is given back, and after a pause of up to 128 ms there is another round.
-/// While a quorum holds, members that answer late, were busy or were lost are taken again, never for longer than the first
-/// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers of one process that use
-/// the same clients and names queue, so that they do not split the votes.
+/// A round asks all members at the same time, for new owners. The caller waits until a quorum has the lock, for up to
+/// [`member_timeout`](Self::member_timeout); each lease counts from before its request, less 1 % and 2 ms for clock
+/// drift. Without a quorum everything is released, and another round follows after a pause of up to 128 ms. While a
+/// quorum holds, members that respond late, were busy or were lost are taken again, never for longer than the first
+/// holds of a quorum: their `lease`, as extended, or their `max_hold`. Callers in one process that use the same clients
+/// and names queue, so that they do not split the votes.
 ///
-/// The first acquisition asks the servers who they are (`INFO server`). A client whose user may not ask is taken to be
-/// at a server of its own: two clients of one server would then be two votes. So is a server that answers the round and not
-/// this question: one round waits for it, up to the `member_timeout`, and the first call after its answer is refused. A server
-/// that joins a hold later is not compared. Keep one `RedLock` and clone it: a new one asks again.
+/// The first acquisition asks the servers for their identity (`INFO server`). A client whose user may not ask counts as
+/// connected to a separate server, so two clients of one server would be two votes. The same applies to a server that
+/// answers the round but not this question: one round waits for it, up to the `member_timeout`, and if the answer then
+/// shows a duplicate, the next call is refused. A server that joins a hold later is not compared. Keep one `RedLock`
+/// and clone it, because a new one asks again.
 ///
 /// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
 ///
-/// A call that finds the lock busy does not name a holder, as [`Lock::try_lock_or_holder`] does, for each server may have
-/// another one: [`Lock::inspect`] of each member does.
+/// A call that finds the lock busy does not name a holder, unlike [`Lock::try_lock_or_holder`], because each server may
+/// have a different one; call [`Lock::inspect`] on each member instead.
 ///
-/// Members are plain locks, as those of Redisson's `RedissonRedLock`, or string locks, as those of most other programs. The
-/// lock does not nest: a second call of an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
-/// in whichever order the locks were given. Others of the process go on as soon as the quorum is lost.
+/// Members are plain locks, as in Redisson's `RedissonRedLock`, or string locks, as in most other programs. The lock
+/// does not nest: a second call by an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
+/// whatever order the locks were given in. Other callers in the process continue as soon as the quorum is lost.
 ///
 /// # Examples
 ///
@@ -96,11 +96,12 @@ pub struct RedLock {
 }
 
 impl RedLock {
-    /// These locks, each at a server of its own, as one.
+    /// Combines these locks, each on its own server, into one.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] with fewer than three, with two of one client, or with another kind than plain or string.
+    /// Returns [`Error::InvalidConfig`] with fewer than three, with two of one client, or with a kind that is neither
+    /// plain nor string.
     ///
     /// # Examples
     ///
@@ -156,10 +157,10 @@ impl RedLock {
         }
     }
 
-    /// Returns this lock with another limit for the servers' answers to one round, an `extend`, or an unlock. Default:
-    /// a tenth of the shortest lease of its locks, and at most the command timeout of the first client; at least a millisecond. An
-    /// acquisition takes no longer while a minority of the servers does not answer and no other process wants the
-    /// lock: a round waits for them only if the others do not have a quorum.
+    /// Returns this lock with a limit for the servers' responses to one round, an `extend`, or an unlock. Default: a
+    /// tenth of the shortest lease of its locks, and at most the first client's command timeout; at least 1 ms. A
+    /// minority of servers that do not respond does not slow down an acquisition while no other process wants the lock:
+    /// a round waits for them only if the others do not have a quorum.
     ///
     /// # Examples
     ///
@@ -178,7 +179,7 @@ impl RedLock {
     }
 
     /// Returns this lock for a given owner of any of its clients, whichever task calls it. On the servers each round
-    /// has its own owners; those that its members were given do not count.
+    /// has its own owners, and owners given to the members are ignored.
     ///
     /// # Examples
     ///
@@ -196,11 +197,62 @@ impl RedLock {
         }
     }
 
-    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then.
-    fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
-        let outage = |member: &Lock| member.outage(wait, began);
-        let mut problems = self.members.iter().filter_map(outage);
+    /// Why no quorum of the servers can be asked now, if none can, for a call that waits so since then: the error of one,
+    /// and which it is.
+    fn outage(&self, wait: Wait, began: Instant) -> Option<(usize, Error)> {
+        let outage = |(nth, member): (usize, &Lock)| Some((nth, member.outage(wait, began)?));
+        let mut problems = self.members.iter().enumerate().filter_map(outage);
         problems.nth(self.members.len() - rule::quorum(self.members.len()))
+    }
+
+    /// Why too few servers have answered a round of a call that waits so since then. `Err`: nothing but the time is known to
+    /// have been too short.
+    fn too_few(
+        &self,
+        (wait, called): (Wait, Instant),
+        TooFew {
+            mut errors,
+            mut answered,
+        }: TooFew,
+        retry: &mut Retry<'_>,
+    ) -> Result<Error, Error> {
+        let (asked, needed) = (self.members.len(), rule::quorum(self.members.len()));
+        // Of a round that has ended before nothing is known.
+        errors.resize_with(asked, || None);
+        answered.resize(asked, false);
+        let lasting = errors
+            .iter()
+            .flatten()
+            .filter(|error| !error.is_retryable());
+        // An error that passes, unless the others alone make a quorum impossible.
+        let passes = asked - lasting.count() >= needed;
+        let is_shown =
+            |it: &Option<Error>| it.as_ref().is_some_and(|it| it.is_retryable() == passes);
+        let failed = errors.iter().flatten().count();
+        // Without those that have failed there is no quorum. Otherwise the others have had no time.
+        let is_decisive = asked - failed < needed;
+        let shown = errors.iter().position(is_shown);
+        let shown = shown.and_then(|nth| Some((nth, errors[nth].take()?)));
+        let outage = (!is_decisive).then(|| self.outage(wait, called)).flatten();
+        let is_known = is_decisive || outage.is_some();
+        if let Some(earlier) = (!is_known).then(|| retry.take_failure()).flatten() {
+            return Ok(earlier);
+        }
+        let shown = outage.or(shown);
+        let silent = |nth: usize| self.members[nth].not_in_time();
+        let (shown, error) = shown.unwrap_or_else(|| {
+            let nth = answered.iter().position(|it| !it).unwrap_or_default();
+            (nth, silent(nth))
+        });
+        let others = (0..asked).filter(|nth| *nth != shown && !answered[*nth]);
+        let others = others.map(|nth| errors[nth].take().unwrap_or_else(|| silent(nth)));
+        let quorum = Quorum {
+            answered: answered.iter().filter(|it| **it).count(),
+            asked,
+            needed,
+        };
+        let error = error.of_quorum(quorum, others);
+        if is_known { Ok(error) } else { Err(error) }
     }
 
     /// For how long a call, or a round, that waits so since then goes on when its time is over: see
@@ -224,6 +276,7 @@ impl RedLock {
         let none = || too_few(Operation::Acquiring, home.given_name());
         let had_time = failed.ended - failed.began >= enough;
         self.outage(Wait::Never(None), Instant::now())
+            .map(|(_, error)| error)
             .or_else(|| had_time.then(none))
     }
 
@@ -275,25 +328,17 @@ impl RedLock {
                         return Ok(None);
                     }
                 }
-                RoundOutcome::TooFew(failure) => {
+                RoundOutcome::TooFew(found) => {
                     drop(round);
-                    let (error, of_minority) = match failure {
-                        Some(Failure::OfQuorum(error)) => (Some(error), None),
-                        Some(Failure::OfMinority(error)) => (None, Some(error)),
-                        None => (None, None),
+                    let error = match self.too_few((wait, called), found, &mut retry) {
+                        Ok(error) => error,
+                        // The last round, in which too few servers had the time to answer.
+                        Err(_) if was_busy && limit < answered_by => return Ok(None),
+                        Err(error) => error,
                     };
-                    let error = error.or_else(|| self.outage(wait, called));
-                    // Or what the round before it has met, if that has failed too.
-                    let error = error.or_else(|| retry.take_failure());
-                    // The last round, in which too few servers had the time to answer.
-                    if error.is_none() && was_busy && limit < answered_by {
-                        return Ok(None);
-                    }
                     if has_time {
                         self.queue.note_failure(began);
                     }
-                    let none = || too_few(Operation::Acquiring, home.given_name());
-                    let error = error.or(of_minority).unwrap_or_else(none);
                     retry.failed(error).await?;
                 }
             }
@@ -387,7 +432,8 @@ impl Lockable for RedLock {
                         if let Some(more) = self.catches_up(wait, began) {
                             tokio::time::sleep(more).await;
                         }
-                        self.outage(wait, began).map_or(Ok(None), Err)
+                        let outage = self.outage(wait, began);
+                        outage.map_or(Ok(None), |(_, error)| Err(error))
                     }
                 }
             })
@@ -411,44 +457,46 @@ impl Lockable for RedLock {
 verbs! {
     impl[] RedLock: RedGuard, RedHold; "redisson_lock::RedLock";
 
-    /// Acquires the lock, waiting while others have it.
+    /// Acquires the lock, waiting while others hold it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`], or the error of a server with the name of its lock, if fewer than a quorum answer; it is
-    /// tried again for the `retry_for` of the first lock. A call that queues in its process fails so when the rounds of
-    /// those before it do, one after the other. [`Error::AlreadyHeld`]; [`Error::InvalidConfig`] if two clients are at the same server.
+    /// Returns [`Error::NoAnswer`], or a server's error with the name of its lock, if fewer than a quorum respond; the
+    /// call retries for the first lock's `retry_for`. A call that queues in its process fails in the same way when the
+    /// rounds of those before it fail, one after the other. Also [`Error::AlreadyHeld`], and [`Error::InvalidConfig`]
+    /// if two clients are connected to the same server.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves no hold: what servers have granted, or grant later, is released in the background.
+    /// Dropping the future leaves no hold: holds that servers have granted, or grant later, are released in the
+    /// background.
     lock;
 
-    /// Acquires the lock in one round. Returns `None` if others have it, or if callers of this process are before.
+    /// Acquires the lock in one round. Returns `None` if others hold it, or if callers in this process are first.
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock), without a repetition.
+    /// See [`lock`](Self::lock). The call does not retry.
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock;
 
-    /// Acquires the lock, waiting at most this long. Returns `None` if others had it in the latest round that a quorum has
+    /// Acquires the lock, waiting for at most `wait`. Returns `None` if others had it in the latest round that a quorum
     /// answered.
     ///
-    /// A round that fails for a reason that passes ([`Error::is_retryable`]) is repeated until then. The last one ends at
-    /// the deadline, even if the `member_timeout` is longer; the first has 40 ms, as [`Lock::try_lock_for`].
+    /// A round that fails temporarily ([`Error::is_retryable`]) is repeated until then. The last one ends at the
+    /// deadline, even if the `member_timeout` is longer; the first has 40 ms, as with [`Lock::try_lock_for`].
     ///
     /// # Errors
     ///
-    /// As [`lock`](Self::lock). At the deadline also the error of the latest round, if that has failed, and
-    /// [`Error::NoAnswer`] if a quorum has answered none: see [`Lock::try_lock_for`].
+    /// See [`lock`](Self::lock). At the deadline also returns the error of the latest round, if that failed, and
+    /// [`Error::NoAnswer`] if a quorum answered none: see [`Lock::try_lock_for`].
     ///
     /// # Cancel safety
     ///
-    /// As [`lock`](Self::lock).
+    /// See [`lock`](Self::lock).
     try_lock_for;
 }
 

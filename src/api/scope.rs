@@ -1,4 +1,4 @@
-//! Code that runs with a client, which is closed after it.
+//! Runs code with a client, and closes the client afterwards.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,11 +17,11 @@ impl LockClient {
     ///
     /// # Errors
     ///
-    /// As [`Lock::run`](crate::Lock::run).
+    /// See [`Lock::run`](crate::Lock::run).
     ///
     /// # Cancel safety
     ///
-    /// As [`Lock::run`](crate::Lock::run).
+    /// See [`Lock::run`](crate::Lock::run).
     ///
     /// # Examples
     ///
@@ -40,23 +40,22 @@ impl LockClient {
         self.lock(name).run(|_held| body()).await
     }
 
-    /// Connects, runs `body` with the client, and closes the client afterwards: when this future is
-    /// ready, what the body has locked is released.
+    /// Connects, runs `body` with the client, and closes the client afterwards. When this future is ready, the locks of
+    /// the body are released.
     ///
-    /// The end of a runtime cannot release anything: a guard that is dropped at the end of `main`
-    /// leaves its lock for its whole lease. Here the client is closed while the runtime still runs,
-    /// also after a `?` or a panic of the body. For a client with other settings there is
-    /// [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
+    /// Shutting down a runtime cannot release anything: a guard that is dropped at the end of `main` leaves its lock
+    /// held for a whole lease. Here the client is closed while the runtime still runs, even after `?` or a panic of the
+    /// body. For other settings use [`LockClientBuilder::scope`](crate::LockClientBuilder::scope).
     ///
-    /// Tasks that the body has spawned have the command timeout to release what they hold, or the
-    /// [`close_grace`](crate::LockClientBuilder::close_grace) of the builder. What is then still held is lost with
-    /// [`LossReason::Closed`](crate::LossReason::Closed), and its lease frees it. The events of [`close`](Self::close)
-    /// name each lock that is left, at the level WARN. Let the body wait for its tasks; or use
+    /// Tasks that the body has spawned have the command timeout, or the builder's
+    /// [`close_grace`](crate::LockClientBuilder::close_grace), to release their locks. Any lock still held then is lost
+    /// with [`LossReason::Closed`](crate::LossReason::Closed), and freed by its lease. The events of
+    /// [`close`](Self::close) name each of them, at the level WARN. Make the body wait for its tasks, or use
     /// [`connect`](Self::connect) and `close`, which returns a report.
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and the body's.
+    /// Returns the errors of [`connect`](Self::connect) and of `body`.
     ///
     /// # Panics
     ///
@@ -134,9 +133,9 @@ impl Drop for ClosesClient {
 }
 
 impl LockClientBuilder {
-    /// How long [`scope`](Self::scope) waits, when its body has ended, for guards that are still open: those of spawned
-    /// tasks. Default: the command timeout; any length is accepted. Nothing else uses it: [`LockClient::close`] takes a
-    /// grace of its own, and a blocking client ends when no guard is left.
+    /// Sets how long [`scope`](Self::scope) waits, after its body has ended, for open guards of spawned tasks. Default:
+    /// the command timeout; any length is accepted. Nothing else uses it: [`LockClient::close`] takes its own grace,
+    /// and a blocking client ends when no guard is left.
     ///
     /// # Examples
     ///
@@ -154,7 +153,7 @@ impl LockClientBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`connect`](Self::connect), and the body's.
+    /// Returns the errors of [`connect`](Self::connect) and of `body`.
     ///
     /// # Cancel safety
     ///

@@ -1,8 +1,8 @@
-//! What the tests of this repository and the crate `redisson-lock-test` need of the inside of a
-//! client, with the feature `test-util`. Hidden, and outside of semantic versioning.
+//! Client internals for the tests of this repository and for the crate `redisson-lock-test`, with the feature
+//! `test-util`. Hidden, and outside of semantic versioning.
 //!
-//! [`Transport`] puts connections of a test in the place of real ones. The functions say what a client
-//! has in its books, and bring about what no network can.
+//! [`Transport`] replaces real connections with those of a test. The functions show a client's internal state, and
+//! cause events that no network can.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -11,6 +11,7 @@ use super::own_runtime::Running;
 use super::rw::RwLock;
 use crate::api::builder::LockClientBuilder;
 use crate::api::client::ClientStats;
+use crate::api::find::FoundLock;
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind};
 use crate::names::owner::Owner;
@@ -18,11 +19,10 @@ use crate::state::client_handle::CloseReport;
 
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
-/// It has one thread of its own, for any number of locks. Dropping its last handle (the last of its
-/// clients, locks and guards) waits until the releases that were started are answered; it gives up when
-/// none was answered for two command timeouts (6 s by default), and after the watchdog timeout (30 s
-/// by default) in any case. Inside of a tokio runtime the drop does not wait; the end is then left to
-/// another thread.
+/// It has its own thread, for any number of locks. Dropping its last handle (the last of its clients, locks and guards)
+/// waits until Redis has answered the releases that were started. It gives up when none was answered for two command
+/// timeouts (6 s by default), and after the watchdog timeout (30 s by default) in any case. Inside a tokio runtime the
+/// drop does not wait, and another thread ends the client.
 ///
 /// # Examples
 ///
@@ -40,11 +40,11 @@ pub struct LockClient {
 }
 
 impl LockClientBuilder {
-    /// Connects as [`connect`](Self::connect) does, to a client whose calls wait on the calling thread.
+    /// Connects like [`connect`](Self::connect), and returns a client whose calls wait on the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect); [`Error::NoAnswer`] if the client's thread cannot be started;
+    /// See [`connect`](Self::connect). Also [`Error::NoAnswer`] if the client's thread cannot be started, and
     /// [`Error::InsideRuntime`].
     ///
     /// # Examples
@@ -59,11 +59,11 @@ impl LockClientBuilder {
         Running::start(self.connect(url)).map(|running| LockClient { running })
     }
 
-    /// Connects as [`from_fred`](Self::from_fred) does, to a client whose calls wait on the calling thread.
+    /// Connects like [`from_fred`](Self::from_fred), and returns a client whose calls wait on the calling thread.
     ///
     /// # Errors
     ///
-    /// As [`connect_blocking`](Self::connect_blocking).
+    /// See [`connect_blocking`](Self::connect_blocking).
     ///
     /// # Examples
     ///
@@ -83,75 +83,82 @@ impl LockClient {
         LockClientBuilder::new().connect_blocking(url)
     }
 
-    /// The client id; see the async [`id`](crate::LockClient::id).
+    /// Returns the client id; see the async [`id`](crate::LockClient::id).
     pub fn id(&self) -> &str {
         self.running.client.id()
     }
 
-    /// A lock by its name; see the async [`lock`](crate::LockClient::lock).
+    /// Returns a lock by its name; see the async [`lock`](crate::LockClient::lock).
     pub fn lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Plain, name)
     }
 
-    /// A fenced lock; see the async [`fenced_lock`](crate::LockClient::fenced_lock).
+    /// Returns a fenced lock; see the async [`fenced_lock`](crate::LockClient::fenced_lock).
     pub fn fenced_lock(&self, name: impl Into<String>) -> Lock<Fenced> {
         let lock = self.running.client.fenced_lock(name);
         Lock::new(lock, &self.running)
     }
 
-    /// A spin lock; see the async [`spin_lock`](crate::LockClient::spin_lock).
+    /// Returns a spin lock; see the async [`spin_lock`](crate::LockClient::spin_lock).
     pub fn spin_lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Spin, name)
     }
 
-    /// A string lock; see the async [`string_lock`](crate::LockClient::string_lock).
+    /// Returns a string lock; see the async [`string_lock`](crate::LockClient::string_lock).
     pub fn string_lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::String, name)
     }
 
-    /// A fair lock; see the async [`fair_lock`](crate::LockClient::fair_lock).
+    /// Returns a fair lock; see the async [`fair_lock`](crate::LockClient::fair_lock).
     pub fn fair_lock(&self, name: impl Into<String>) -> Lock {
         self.lock_of(LockKind::Fair, name)
     }
 
-    /// A read-write lock; see the async [`rw_lock`](crate::LockClient::rw_lock).
+    /// Returns a read-write lock; see the async [`rw_lock`](crate::LockClient::rw_lock).
     pub fn rw_lock(&self, name: impl Into<String>) -> RwLock {
         let lock = self.running.client.rw_lock(name);
         RwLock::new(lock, Arc::clone(&self.running))
     }
 
-    /// A lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).
+    /// Returns a lock of this kind; see the async [`lock_of`](crate::LockClient::lock_of).
     pub fn lock_of(&self, kind: LockKind, name: impl Into<String>) -> Lock {
         let lock = self.running.client.lock_of(kind, name);
         Lock::new(lock, &self.running)
     }
 
-    /// A new owner; see the async [`owner`](crate::LockClient::owner).
+    /// Returns a new owner; see the async [`owner`](crate::LockClient::owner).
     pub fn owner(&self) -> Owner {
         self.running.client.owner()
     }
 
-    /// The owner with this thread id; see the async [`owner_with_id`](crate::LockClient::owner_with_id).
+    /// Returns the owner with this thread id; see the async [`owner_with_id`](crate::LockClient::owner_with_id).
     pub fn owner_with_id(&self, thread_id: i64) -> Owner {
         self.running.client.owner_with_id(thread_id)
     }
 
-    /// Statistics; see the async [`stats`](crate::LockClient::stats).
+    /// Returns statistics; see the async [`stats`](crate::LockClient::stats).
     pub fn stats(&self) -> ClientStats {
         self.running.client.stats()
     }
 
-    /// Whether every command connection is up; see the async [`is_connected`](crate::LockClient::is_connected).
+    /// Returns whether every command connection is up; see the async [`is_connected`](crate::LockClient::is_connected).
     pub fn is_connected(&self) -> bool {
         self.running.client.is_connected()
     }
 
-    /// Asks the server on every command connection; see the async [`ping`](crate::LockClient::ping).
+    /// Pings the server on every command connection; see the async [`ping`](crate::LockClient::ping).
     pub fn ping(&self) -> Result<Duration, Error> {
         self.running.wait(self.running.client.ping())
     }
 
-    /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::LockClient::check).
+    /// Returns the locks that are held and whose names match; see the async
+    /// [`find_held`](crate::LockClient::find_held).
+    pub fn find_held(&self, pattern: &str) -> Result<Vec<FoundLock>, Error> {
+        self.running.wait(self.running.client.find_held(pattern))
+    }
+
+    /// Returns the permissions that the client's user lacks for this lock; see the async
+    /// [`check`](crate::LockClient::check).
     pub fn check(&self, name: impl Into<String>) -> Result<Vec<String>, Error> {
         self.running.wait(self.running.client.check(name))
     }

@@ -21,7 +21,7 @@ use crate::lock::guarded::{Once, Script, Value};
 pub type LockGuard<K = Unfenced> = BlockingGuard<crate::LockGuard<K>>;
 
 impl BlockingGuard<crate::LockGuard<Fenced>> {
-    /// The token of the hold; see the async [`token`](crate::HoldHandle::token).
+    /// Returns the token of the hold; see the async [`token`](crate::HoldHandle::token).
     pub fn token(&self) -> u64 {
         self.guard.token()
     }
@@ -48,7 +48,7 @@ impl<K> BlockingGuard<crate::LockGuard<K>> {
         self.running[0].wait(write.into_future())
     }
 
-    /// Runs it at most once under an id; see the async [`once`](crate::GuardedWrite::once).
+    /// Runs a script at most once under an id; see the async [`once`](crate::GuardedWrite::once).
     pub fn eval_once(
         &self,
         script: &Script,
@@ -59,6 +59,13 @@ impl<K> BlockingGuard<crate::LockGuard<K>> {
     ) -> Result<Once, Error> {
         let write = self.guard.eval(script, keys, args).once(id, keep);
         self.running[0].wait(write.into_future())
+    }
+
+    /// Makes a write hold a read hold of the same owner; see the async [`downgrade`](crate::LockGuard::downgrade).
+    pub fn downgrade(self) -> Result<Self, Error> {
+        let Self { guard, running } = self;
+        let guard = running[0].wait(guard.downgrade())?;
+        Ok(Self { guard, running })
     }
 
     /// Consumes the guard without releasing the hold; see the async [`detach`](crate::LockGuard::detach).

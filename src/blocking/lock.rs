@@ -1,14 +1,18 @@
-//! The methods of a lock by its name that wait on the calling thread, besides those of every lock.
+//! The blocking methods of a lock by its name, in addition to those of every lock.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
+
+use tokio::sync::oneshot;
 
 use super::guard::LockGuard;
 use super::own_runtime::Running;
 use super::verbs::Blocking;
 use crate::error::Error;
 use crate::kind::{LockKind, Unfenced};
-use crate::lock::verbs::Lockable;
+use crate::lock::hold_handle::Hold;
+use crate::lock::verbs::{Lockable, settled};
 use crate::lock::{Holder, QueuedOwner};
 use crate::names::try_lock::TryLock;
 
@@ -37,12 +41,12 @@ impl<K> Blocking<crate::Lock<K>> {
         Self { lock, running }
     }
 
-    /// The kind of this lock; see the async [`kind`](crate::Lock::kind).
+    /// Returns the kind of this lock; see the async [`kind`](crate::Lock::kind).
     pub fn kind(&self) -> LockKind {
         self.lock.kind()
     }
 
-    /// The name as given; see the async [`name`](crate::Lock::name).
+    /// Returns the name as given; see the async [`name`](crate::Lock::name).
     pub fn name(&self) -> &str {
         self.lock.name()
     }
@@ -88,38 +92,39 @@ impl<K> Blocking<crate::Lock<K>> {
         self.wait(self.of_caller().force_unlock())
     }
 
-    /// Whether the lock is held, by any owner; see the async [`is_locked`](crate::Lock::is_locked).
+    /// Returns whether the lock is held, by any owner; see the async [`is_locked`](crate::Lock::is_locked).
     pub fn is_locked(&self) -> Result<bool, Error> {
         self.wait(self.of_caller().is_locked())
     }
 
-    /// Whether this thread, or the lock's given owner, holds the lock; see the async [`is_held`](crate::Lock::is_held).
+    /// Returns whether this thread, or the lock's given owner, holds the lock; see the async
+    /// [`is_held`](crate::Lock::is_held).
     pub fn is_held(&self) -> Result<bool, Error> {
         self.wait(self.of_caller().is_held())
     }
 
-    /// The hold count of this thread, or of the lock's given owner; see the async
+    /// Returns the hold count of this thread, or of the lock's given owner; see the async
     /// [`hold_count`](crate::Lock::hold_count).
     pub fn hold_count(&self) -> Result<u32, Error> {
         self.wait(self.of_caller().hold_count())
     }
 
-    /// Time left on the lease; see the async [`lease_left`](crate::Lock::lease_left).
+    /// Returns the time left on the lease; see the async [`lease_left`](crate::Lock::lease_left).
     pub fn lease_left(&self) -> Result<Option<Duration>, Error> {
         self.wait(self.of_caller().lease_left())
     }
 
-    /// The permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
+    /// Returns the permissions that the client's user lacks for this lock; see the async [`check`](crate::Lock::check).
     pub fn check(&self) -> Result<Vec<String>, Error> {
         self.wait(self.of_caller().check())
     }
 
-    /// The owners that wait for a fair lock; see the async [`queue`](crate::Lock::queue).
+    /// Returns the owners that wait for a fair lock; see the async [`queue`](crate::Lock::queue).
     pub fn queue(&self) -> Result<Vec<QueuedOwner>, Error> {
         self.wait(self.of_caller().queue())
     }
 
-    /// The holder of the lock; see the async [`inspect`](crate::Lock::inspect).
+    /// Returns the holder of the lock; see the async [`inspect`](crate::Lock::inspect).
     pub fn inspect(&self) -> Result<Option<Holder>, Error> {
         self.wait(self.of_caller().inspect())
     }
@@ -129,6 +134,67 @@ impl<K> Blocking<crate::Lock<K>> {
     pub fn try_lock_or_holder(&self) -> Result<TryLock<LockGuard<K>>, Error> {
         let taken = self.wait(self.of_caller().try_lock_or_holder())?;
         Ok(taken.map(|guard| self.guard(guard)))
+    }
+
+    /// Takes the lock over from an owner of another client; see the async [`take_over`](crate::Lock::take_over).
+    pub fn take_over(&self, holder: &Holder) -> Result<Option<LockGuard<K>>, Error> {
+        let taken = self.wait(self.of_caller().take_over(holder))?;
+        Ok(taken.map(|guard| self.guard(guard)))
+    }
+
+    /// Runs `body` on this thread unless a process has started it within the last `period`; see the async
+    /// [`once_per`](crate::Lock::once_per).
+    ///
+    /// A loss does not stop the body, as with [`run`](Self::run): its value is discarded, and the call returns
+    /// [`Error::Lost`]. If it panics, the panic goes on and the lock stays for its period.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of `body` and of the async method.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # fn clean_up() -> Result<(), redisson_lock::Error> { Ok(()) }
+    /// # fn run(client: redisson_lock::blocking::LockClient) -> Result<(), redisson_lock::Error> {
+    /// let job = client.lock("jobs:clean-up");
+    /// if job.once_per(Duration::from_secs(60), |_held| clean_up())?.is_none() {
+    ///     println!("another instance has run it");
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn once_per<T, E, F>(&self, period: Duration, body: F) -> Result<Option<T>, E>
+    where
+        K: Send + Sync + 'static,
+        E: From<Error>,
+        F: FnOnce(&Hold) -> Result<T, E>,
+    {
+        let lock = self.lock.clone();
+        let (begins, began) = oneshot::channel();
+        let (ends, ended) = oneshot::channel::<Infallible>();
+        let job = self.wait(async {
+            // It extends the lease while this thread runs the body.
+            Ok(tokio::spawn(async move {
+                let waiting = |held| async move {
+                    let _ = begins.send(held);
+                    let _ = ended.await;
+                    Ok::<_, Error>(())
+                };
+                lock.once_per(period, waiting).await
+            }))
+        })?;
+        let held = self.wait(async { Ok(began.await.ok()) })?;
+        // Dropped by a panic too, which ends the wait of the other side.
+        let value = held.map(|held| {
+            let _ends = ends;
+            body(&held)
+        });
+        let kept = self.wait(async { job.await.unwrap_or(Err(Error::NoRuntime)) });
+        match value {
+            None => Ok(kept.map(|_| None)?),
+            Some(value) => settled(value, kept.map(drop)).map(Some),
+        }
     }
 
     /// The lock with the owner of this call.

@@ -30,22 +30,22 @@ impl RwLock {
         Self { lock, running }
     }
 
-    /// The part that any number of owners hold; see the async [`read`](crate::RwLock::read).
+    /// Returns the part that any number of owners hold; see the async [`read`](crate::RwLock::read).
     pub fn read(&self) -> Lock {
         Lock::new(self.lock.read(), &self.running)
     }
 
-    /// The part that one owner holds alone; see the async [`write`](crate::RwLock::write).
+    /// Returns the part that one owner holds alone; see the async [`write`](crate::RwLock::write).
     pub fn write(&self) -> Lock {
         Lock::new(self.lock.write(), &self.running)
     }
 
-    /// The name as given; see the async [`name`](crate::RwLock::name).
+    /// Returns the name as given; see the async [`name`](crate::RwLock::name).
     pub fn name(&self) -> &str {
         self.lock.name()
     }
 
-    /// All holders of both parts; see the async [`inspect`](crate::RwLock::inspect).
+    /// Returns all holders of both parts; see the async [`inspect`](crate::RwLock::inspect).
     pub fn inspect(&self) -> Result<Option<RwHolders>, Error> {
         self.running.wait(self.lock.inspect())
     }

@@ -1,4 +1,4 @@
-//! Several locks as one, and one lock across several servers: how they are made.
+//! Constructors of several locks as one, and of one lock across several servers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub type RedLock = Blocking<crate::RedLock>;
 pub type RedGuard = BlockingGuard<crate::RedGuard>;
 
 impl Blocking<crate::MultiLock> {
-    /// These locks as one; see the async [`new`](crate::MultiLock::new).
+    /// Combines these locks into one; see the async [`new`](crate::MultiLock::new).
     pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
         let (locks, running) = taken_apart(members);
         let lock = crate::MultiLock::new(locks)?;
@@ -73,14 +73,14 @@ impl Blocking<crate::MultiLock> {
 }
 
 impl Blocking<crate::RedLock> {
-    /// These locks as one; see the async [`new`](crate::RedLock::new).
+    /// Combines these locks into one; see the async [`new`](crate::RedLock::new).
     pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
         let (locks, running) = taken_apart(members);
         let lock = crate::RedLock::new(locks)?;
         Ok(Self { lock, running })
     }
 
-    /// Returns this lock with another limit for the answers; see the async
+    /// Returns this lock with a limit for the servers' responses; see the async
     /// [`member_timeout`](crate::RedLock::member_timeout).
     #[must_use]
     pub fn member_timeout(&self, member_timeout: Duration) -> Self {

@@ -1,4 +1,4 @@
-//! Any lock, waited for on the calling thread: the verbs of all of them, and their guard.
+//! All locks, with calls that wait on the calling thread: their common methods, and their guard.
 
 use std::fmt;
 use std::ops::Deref;
@@ -15,7 +15,7 @@ use crate::lock::verbs::{Adjustable, Held, settled};
 use crate::names::owner::Owner;
 
 /// A lock whose calls wait on the calling thread: [`Lock`](super::Lock), [`MultiLock`](super::MultiLock) and
-/// [`RedLock`](super::RedLock) are this over their async twins.
+/// [`RedLock`](super::RedLock) are this type over their async counterparts.
 ///
 /// # Examples
 ///
@@ -74,7 +74,7 @@ impl<L: Adjustable> Blocking<L> {
         self.acquire(Wait::Never(None))
     }
 
-    /// Acquires the lock, waiting at most this long; see the async [`try_lock_for`](crate::Lock::try_lock_for).
+    /// Acquires the lock, waiting for at most `wait`; see the async [`try_lock_for`](crate::Lock::try_lock_for).
     pub fn try_lock_for(&self, wait: Duration) -> Result<Option<BlockingGuard<L::Guard>>, Error> {
         self.acquire(Wait::of(wait))
     }
@@ -89,20 +89,19 @@ impl<L: Adjustable> Blocking<L> {
 
     /// Runs `body` on this thread with the lock held.
     ///
-    /// A loss does not stop the body: a thread cannot be stopped from outside, and an async body,
-    /// which would be dropped, this is not. A body that must not act after a loss checks
-    /// [`is_lost`](crate::Hold::is_lost) before each step, or writes with [`eval`](BlockingGuard::eval). If the lock
-    /// is lost before the body begins, it does not begin. Otherwise it runs to its end; if the lock was lost by
-    /// then, its value is discarded for [`Error::Lost`].
+    /// A loss does not stop the body, because a thread cannot be stopped from outside as an async body can, by dropping
+    /// it. A body that must not act after a loss checks [`is_lost`](crate::Hold::is_lost) before each step, or writes
+    /// with [`eval`](BlockingGuard::eval). If the lock is lost before the body starts, the body does not run. Otherwise
+    /// it runs to its end; if the lock was lost by then, its value is discarded and the call returns [`Error::Lost`].
     ///
-    /// The body's value is returned if the lock was still held at its end: a failed unlock does not
-    /// discard the value of a completed body, unless it reports a loss. If the body fails or panics, the
-    /// lock is released in the background, and its error or the panic goes on.
+    /// Returns the body's value if the lock was still held at its end: a failed unlock does not discard the value of a
+    /// completed body, unless it reports a loss. If the body fails or panics, the lock is released in the background,
+    /// and the error is returned or the panic resumed.
     ///
     /// # Errors
     ///
-    /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the lock was lost before the body
-    /// had ended.
+    /// Returns the errors of `body` and of [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before the
+    /// body ended.
     ///
     /// # Examples
     ///
@@ -143,16 +142,17 @@ impl<L: Adjustable> Blocking<L> {
         guard.map(|guard| section(guard, body)).transpose()
     }
 
-    /// Leader election: acquires the lock, runs `body` on this thread, and repeats both until a body returns whose lock was
-    /// not lost; see the async [`lead`](crate::Lock::lead).
+    /// Leader election: acquires the lock, runs `body` on this thread, and repeats both until a body returns without a
+    /// loss of the lock; see the async [`lead`](crate::Lock::lead).
     ///
-    /// A loss does not stop the body: it looks at [`is_lost`](crate::Hold::is_lost) before each step, or waits with
-    /// [`lost_within`](BlockingGuard::lost_within), and returns. What it returns after a loss is discarded, its errors
-    /// too, and it runs again when this process is the leader again.
+    /// A loss does not stop the body: it must check [`is_lost`](crate::Hold::is_lost) before each step, or wait with
+    /// [`lost_within`](BlockingGuard::lost_within), and return. Its result after a loss is discarded, even an error,
+    /// and it runs again when this process is the leader again.
     ///
     /// # Errors
     ///
-    /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting ([`Error::is_retryable`]).
+    /// Returns the errors of `body`, and those of [`lock`](Self::lock) that are not temporary
+    /// ([`Error::is_retryable`]).
     ///
     /// # Examples
     ///
@@ -218,8 +218,8 @@ fn section<G: Held, T, E: From<Error>>(
     settled(Ok(value), guard.unlock())
 }
 
-/// What is held of a lock: one hold, those of a [`MultiLock`](super::MultiLock), or a quorum. Release it with [`unlock`](Self::unlock), or drop it to release it in the
-/// background.
+/// The guard of a lock: one hold, those of a [`MultiLock`](super::MultiLock), or a quorum. Release it with
+/// [`unlock`](Self::unlock), or drop it to release it in the background.
 ///
 /// A guard remembers its owner: sent to another thread, it is released there as a hold of the thread
 /// that acquired it. It protects nothing by itself: a holder that must not act after the lock is lost
@@ -227,10 +227,10 @@ fn section<G: Held, T, E: From<Error>>(
 ///
 /// # Dropping
 ///
-/// The hold counts as released from the moment of the drop. A release is sent in the background and
-/// retried until Redis confirms it, at most until the lease ends. Dropping does not wait and never
-/// panics. Only if this is the client's last handle, it waits as [`LockClient`](super::LockClient)
-/// says. A forgotten guard (`mem::forget`) keeps its lock, and its client, until the process ends.
+/// The hold counts as released from the moment of the drop. A release is sent in the background and retried until Redis
+/// confirms it, at most until the lease ends. Dropping never panics, and waits only if this is the client's last
+/// handle, as described in [`LockClient`](super::LockClient). A forgotten guard (`mem::forget`) keeps its lock, and its
+/// client, until the process ends.
 ///
 /// # Examples
 ///
@@ -255,18 +255,19 @@ pub struct BlockingGuard<G> {
 }
 
 impl<G: Held> BlockingGuard<G> {
-    /// Releases it, and reports whether it was held until now; see the async [`unlock`](crate::LockGuard::unlock).
+    /// Releases the lock, and reports whether it was held until now; see the async
+    /// [`unlock`](crate::LockGuard::unlock).
     pub fn unlock(self) -> Result<(), Error> {
         let Self { guard, running } = self;
         running[0].wait(guard.release())
     }
 
-    /// Waits for a loss, at most this long: what is known of it as soon as the lock is lost, `None` if it is
-    /// still held after `wait`.
+    /// Waits for a loss, for at most `wait`. Returns the loss as soon as the lock is lost, or `None` if it is still
+    /// held after `wait`.
     ///
     /// # Errors
     ///
-    /// [`Error::InsideRuntime`].
+    /// Returns [`Error::InsideRuntime`] inside a tokio runtime.
     ///
     /// # Examples
     ///
@@ -325,7 +326,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Holds the lock until it is unlocked or dropped.
     type Guard: HeldLock;
 
-    /// The name as given; of several locks their names, separated by commas.
+    /// Returns the name as given, or the names of several locks, separated by commas.
     fn name(&self) -> &str;
 
     /// Acquires the lock, waiting while another owner holds it.
@@ -334,7 +335,7 @@ pub trait DistributedLock: Send + Sync + 'static {
     /// Acquires the lock if it is free now.
     fn try_lock(&self) -> Result<Option<Self::Guard>, Error>;
 
-    /// Acquires the lock, waiting at most this long. `None`: another owner had it.
+    /// Acquires the lock, waiting for at most `wait`. Returns `None` if another owner had it.
     fn try_lock_for(&self, wait: Duration) -> Result<Option<Self::Guard>, Error>;
 }
 
@@ -351,13 +352,13 @@ pub trait DistributedLock: Send + Sync + 'static {
 /// }
 /// ```
 pub trait HeldLock: Send + Sync + 'static {
-    /// The name of its lock.
+    /// Returns the name of its lock.
     fn name(&self) -> &str;
 
-    /// Current state of the hold, from local information.
+    /// Returns the current state of the hold, from local information.
     fn state(&self) -> HoldState;
 
-    /// Waits for a loss, at most this long.
+    /// Waits for a loss, for at most `wait`.
     fn lost_within(&self, wait: Duration) -> Result<Option<LossReason>, Error>;
 
     /// Releases the lock, and reports whether it was held until now.

@@ -208,7 +208,7 @@ impl LockCore {
         let needs_no_queue = held || around != EnclosingWrite::None;
         let stands_back = self.queue.yields_until.filter(|until| *until > now);
         let contends = self.may_contend(now, id, &waiter)
-            && (waiter.order == Order::Immediate || stands_back.is_none());
+            && (waiter.order != Order::Queued || stands_back.is_none());
         if contends && waiter.order == Order::Queued {
             // The others may follow.
             self.freed.remove(waiter.lane());
@@ -234,7 +234,7 @@ impl LockCore {
                 // It may have to queue now; the next of its owner need not wait for that.
                 let next = self.queue.first_blocked(owner).filter(|_| was_behind);
                 next.into_iter().for_each(|next| out.wake(next));
-                if waiter.order == Order::Immediate {
+                if waiter.order != Order::Queued {
                     return Ok(Admission::Busy);
                 }
                 // Among calls of one owner one may begin an operation and not be polled any more.
@@ -273,10 +273,7 @@ impl LockCore {
         let needs_no_queue = depth > 0 || around != EnclosingWrite::None;
         let has_local_queue = self.discipline.has_local_queue();
         debug_assert!(
-            needs_no_queue
-                || order == Order::Immediate
-                || !has_local_queue
-                || !self.is_blocked(lane),
+            needs_no_queue || order != Order::Queued || !has_local_queue || !self.is_blocked(lane),
             "I4: only the head contends, and only while no owner of this client is in its way"
         );
         self.ensure_face(now, owner, field);
@@ -482,6 +479,7 @@ impl LockCore {
             return true;
         }
         match waiter.order {
+            Order::First => true,
             Order::Queued => self.goes_first(id, waiter.lane()) || self.follows_call(waiter),
             Order::Immediate => {
                 let head = self.queue.head(waiter.lane());

@@ -115,7 +115,9 @@ impl LockCore {
     pub(super) fn end_pass(&mut self, now: Time, pass: &Pass, passed: Passed, out: &mut Effects) {
         let limit = now + self.rules.command_timeout;
         // Counted whether or not its call takes it: for other processes the lock was not free.
-        if let Passed::Moved { sent_at, .. } = passed {
+        if let Passed::Moved { sent_at, .. } = passed
+            && self.discipline.hands_over()
+        {
             let streak = self.queue.streak.get_or_insert(PassStreak {
                 passes: 0,
                 since: sent_at,
@@ -195,7 +197,12 @@ impl LockCore {
 
 impl OwnerState {
     /// The lock is being handed to this owner.
-    fn begin_grant(&mut self, waiter: WaiterId, terms: Terms, cx: &mut Context<'_>) -> OpId {
+    pub(super) fn begin_grant(
+        &mut self,
+        waiter: WaiterId,
+        terms: Terms,
+        cx: &mut Context<'_>,
+    ) -> OpId {
         let around = EnclosingWrite::None;
         let acquire = self.begin_acquire(waiter, Order::Queued, terms, around, cx);
         let id = acquire.id;

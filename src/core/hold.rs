@@ -50,6 +50,8 @@ pub enum Keeper {
     Detached,
     /// An unlock without a guard that is under way.
     Unlock,
+    /// Nobody: it stays for its lease, also when its client has ended.
+    Lease,
 }
 
 impl Keeper {

@@ -220,7 +220,7 @@ impl Op {
     /// An attempt that does not queue, and changes nothing for those that do.
     pub(super) fn is_immediate_attempt(&self) -> bool {
         self.acquire()
-            .is_some_and(|acquire| acquire.order == Order::Immediate && !acquire.then_release)
+            .is_some_and(|acquire| acquire.order != Order::Queued && !acquire.then_release)
     }
 
     /// Something is on its way that may lower the count.
@@ -310,10 +310,10 @@ impl Op {
                     "the same, its call has left"
                 }
                 (_, false, _, _, Order::Queued) => "an acquire from the queue",
-                (_, false, _, _, Order::Immediate) => "an immediate attempt",
+                (_, false, ..) => "an immediate attempt",
                 (_, true, true, true, _) => "a nested acquire, a release to follow",
                 (_, true, true, false, Order::Queued) => "a nested acquire",
-                (_, true, true, false, Order::Immediate) => "a nested immediate attempt",
+                (_, true, true, false, _) => "a nested immediate attempt",
                 (_, true, false, false, _) => "a nested acquire, nothing held any more",
                 (_, true, false, true, _) => "the same, a release to follow",
             },

@@ -14,6 +14,8 @@ use crate::core::small_map::{SmallMap, SmallSet};
 /// Whether a call queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Order {
+    /// One attempt, before all that queue.
+    First,
     /// One attempt, or none if callers of other owners queue.
     Immediate,
     Queued,
@@ -235,7 +237,10 @@ impl Owned {
     fn of(waiter: &QueuedCall, id: WaiterId) -> Self {
         Self::new(
             waiter.owner,
-            waiter.waits_for_own_op.then_some(waiter.order),
+            waiter.waits_for_own_op.then_some(match waiter.order {
+                Order::First | Order::Immediate => Order::Immediate,
+                Order::Queued => Order::Queued,
+            }),
             id,
         )
     }

@@ -78,20 +78,28 @@ impl LockCore {
         hold: HoldId,
         out: &mut Effects,
     ) -> Result<bool, LossReason> {
-        let unlock = self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, cx| {
-                if let Some(reason) = own.tenure.loss_of(hold) {
-                    // If a section that ran on after its limit has left the field there, that goes now.
-                    own.acknowledge(hold, cx);
-                    return Err(reason);
-                }
-                let taken_out = own.take_out(hold, true, cx);
-                if taken_out && own.op.release().is_some() {
-                    // Its own time begins now, however long the release has been failing.
-                    own.op_changed_at = cx.now;
-                }
-                Ok(taken_out)
-            })
+        self.step(now, out, |core, out| core.unlock_now(now, owner, hold, out))
+    }
+
+    pub(super) fn unlock_now(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        hold: HoldId,
+        out: &mut Effects,
+    ) -> Result<bool, LossReason> {
+        let unlock = self.change(now, owner, out, |own, cx| {
+            if let Some(reason) = own.tenure.loss_of(hold) {
+                // If a section that ran on after its limit has left the field there, that goes now.
+                own.acknowledge(hold, cx);
+                return Err(reason);
+            }
+            let taken_out = own.take_out(hold, true, cx);
+            if taken_out && own.op.release().is_some() {
+                // Its own time begins now, however long the release has been failing.
+                own.op_changed_at = cx.now;
+            }
+            Ok(taken_out)
         });
         unlock.unwrap_or(Ok(false))
     }
@@ -130,6 +138,13 @@ impl LockCore {
     pub fn detach(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| own.tenure.detach(hold));
+        });
+    }
+
+    /// Leaves a hold to its lease: nobody releases it, and the end of the client does not either.
+    pub fn leave_to_lease(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| own.tenure.leave(hold));
         });
     }
 

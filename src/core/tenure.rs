@@ -343,6 +343,16 @@ impl Tenure {
         self.lost.retain(|lost| !lost.is_forgotten());
     }
 
+    /// Leaves a hold to its lease.
+    pub(super) fn leave(&mut self, id: HoldId) {
+        self.detach(id);
+        self.holds.change(id, |hold| hold.keeper = Keeper::Lease);
+    }
+
+    pub(super) fn is_left_to_its_lease(&self) -> bool {
+        self.holds.iter().all(|hold| hold.keeper == Keeper::Lease)
+    }
+
     /// The latest detached hold that no unlock is at yet, or a lost one that no unlock has asked for.
     pub(super) fn claim_detached(&mut self) -> Option<HoldId> {
         let mut latest = self.holds.iter().rev();
@@ -360,8 +370,13 @@ impl Tenure {
     }
 
     pub(super) fn detached(&self) -> Vec<HoldId> {
-        let detached = self.holds.iter().filter(|hold| hold.keeper.is_detached());
-        detached.map(|hold| hold.id).collect()
+        let is_left =
+            |hold: &&HoldRecord| hold.keeper.is_detached() && hold.keeper != Keeper::Lease;
+        self.holds
+            .iter()
+            .filter(is_left)
+            .map(|hold| hold.id)
+            .collect()
     }
 
     pub(super) fn lose(&mut self, reason: LossReason) -> Vec<Loss> {

@@ -24,10 +24,20 @@ pub(crate) struct Cause {
     pub(super) lock: Option<Arc<str>>,
     /// The other servers that were tried, and what became of that.
     pub(super) others: Vec<(Arc<str>, String)>,
+    /// Of several servers that were asked together, how many have answered.
+    pub(super) quorum: Option<Quorum>,
     /// Who has announced the address of a server that is not reached, if it was not given.
     pub(super) announced_by: Option<&'static str>,
     /// The server is a sentinel, which has credentials of its own.
     pub(super) is_sentinel: bool,
+}
+
+/// Of several servers that were asked together too few have answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Quorum {
+    pub(crate) answered: usize,
+    pub(crate) asked: usize,
+    pub(crate) needed: usize,
 }
 
 impl Cause {
@@ -59,6 +69,15 @@ impl Cause {
     pub(crate) fn announced(self, by: Option<&'static str>) -> Box<Self> {
         Box::new(Self {
             announced_by: by,
+            ..self
+        })
+    }
+
+    /// Adds that too few servers have answered, and why the others have not.
+    pub(super) fn of_quorum(self, quorum: Quorum, others: Vec<(Arc<str>, String)>) -> Box<Self> {
+        Box::new(Self {
+            quorum: Some(quorum),
+            others,
             ..self
         })
     }
@@ -97,14 +116,17 @@ pub(super) fn lock(source: &Source) -> Option<&str> {
 
 /// Adds the lock that the error is about.
 pub(super) fn about(source: Source, lock: &Arc<str>) -> Source {
-    let known = match source.downcast::<Cause>() {
-        Ok(cause) => *cause,
-        Err(other) => *Cause::new(None, other.to_string()),
-    };
     Box::new(Cause {
         lock: Some(Arc::clone(lock)),
-        ..known
+        ..known(source)
     })
+}
+
+pub(super) fn known(source: Source) -> Cause {
+    match source.downcast::<Cause>() {
+        Ok(cause) => *cause,
+        Err(other) => *Cause::new(None, other.to_string()),
+    }
 }
 
 /// The refusal of the server, if it was one.

@@ -15,8 +15,8 @@ use std::fmt;
 pub enum Operation {
     /// Opening a connection.
     Connecting,
-    /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is undone
-    /// in the background, no later than the end of its lease.
+    /// Acquiring a lock. The caller holds nothing new; if the lock was taken after all, that is rolled back in the
+    /// background, no later than its lease ends.
     Acquiring,
     /// Subscribing to the channel of a lock that another owner holds. The caller holds nothing new.
     Subscribing,
@@ -27,15 +27,15 @@ pub enum Operation {
     /// Unlocking. The release continues in the background; the lock is free no later than the end of
     /// its lease.
     Unlocking,
-    /// Releasing in the background what was dropped, or what an unlock has left.
+    /// Releasing in the background a hold that was dropped, or that an unlock has left.
     Releasing,
-    /// Asking who holds a lock, or what is permitted. Nothing was changed.
+    /// Asking for the holder of a lock, or for permissions. Nothing was changed.
     Inspecting,
-    /// Force-unlocking. The holder may have lost the lock or not.
+    /// Force-unlocking. The holder may or may not have lost the lock.
     Forcing,
-    /// Running a [guarded write](crate::HoldHandle::eval). It ran, or it did not. The lock is held as before.
+    /// Running a [guarded write](crate::HoldHandle::eval). It may or may not have run. The lock is held as before.
     Writing,
-    /// Asking whether the server is there.
+    /// Pinging the server.
     Pinging,
 }
 
@@ -44,7 +44,7 @@ impl Operation {
     pub(super) fn consequence(self) -> &'static str {
         match self {
             Self::Pinging => "check that the server is reachable",
-            Self::Connecting => "check the address, and that the server is reachable",
+            Self::Connecting => "check the URL, and that the server is reachable",
             Self::Acquiring | Self::Subscribing => {
                 "nothing new is held, check that the server is reachable"
             }

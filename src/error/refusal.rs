@@ -284,7 +284,7 @@ static KINDS: [(&str, RefusalKind); 25] = [
 
 /// What servers say of a script that has begun, or that they read before they run it, in the words of any version. In a
 /// slot that moves key by key a key is *non local* that this node does not have.
-static IN_SCRIPTS: [(&str, RefusalKind); 5] = [
+static IN_SCRIPTS: [(&str, RefusalKind); 6] = [
     (
         "command called from",
         RefusalKind::UnknownCommandInScript(Denied::Unnamed),
@@ -294,6 +294,8 @@ static IN_SCRIPTS: [(&str, RefusalKind); 5] = [
         RefusalKind::UnknownCommandInScript(Denied::Unnamed),
     ),
     ("attempted to access a non local key", TryAgain),
+    // Alibaba Cloud, of a call whose keys its cluster has on several servers.
+    ("must be in same slot", Known(Cluster)),
     // Alibaba Cloud, and Dragonfly.
     ("bad lua script", RefusalKind::ScriptNotAccepted),
     (

@@ -31,12 +31,13 @@ pub enum RefusedKind {
     TooManyClients,
     /// `CLUSTERDOWN`, `TRYAGAIN`; or `MOVED` and `ASK` to a node that was not reached in time.
     ClusterDown,
-    /// `MOVED`, `ASK`, `CROSSSLOT`: of a cluster's node that was connected to as one server.
+    /// `MOVED`, `ASK`, `CROSSSLOT`: from a cluster node, or a cluster's proxy, to which the client connected as a single
+    /// server.
     Cluster,
     /// `ERR DB index is out of range`: the number after the `/` of the URL.
     NoSuchDatabase,
-    /// Anything else: the source has the server's message. That of a server which is no node of a cluster, no
-    /// sentinel, or a sentinel, has a sentence in the error's own text.
+    /// Anything else: the source has the server's message. If the server is unexpectedly not a cluster node, not a
+    /// sentinel, or a sentinel, the error's own message says so.
     Other,
 }
 

@@ -1,6 +1,6 @@
 //! The sentences of errors about a server: which one, what happened, and what to do.
 
-use super::cause::{Cause, Source, cause, is_late, lock, refusal};
+use super::cause::{Cause, Quorum, Source, cause, is_late, lock, refusal};
 use super::operation::Operation;
 use super::refusal::RefusalKind;
 use super::refused::RefusedKind;
@@ -14,15 +14,30 @@ fn at(source: &Source) -> String {
     let Some(Cause {
         server: Some(server),
         others,
+        quorum,
         ..
     }) = cause(source)
     else {
         return String::new();
     };
     let others: Vec<&str> = others.iter().map(|(server, _)| &**server).collect();
-    match others.is_empty() {
-        true => format!(" at {server}"),
-        false => format!(" at {server} (also tried: {})", others.join(", ")),
+    let others = others.join(", ");
+    match quorum {
+        Some(Quorum {
+            answered,
+            asked,
+            needed,
+        }) => {
+            let others = match others.is_empty() {
+                true => others,
+                false => format!(" and {others}"),
+            };
+            format!(
+                " at {server}{others} ({answered} of {asked} servers answered, {needed} are needed)"
+            )
+        }
+        None if others.is_empty() => format!(" at {server}"),
+        None => format!(" at {server} (also tried: {others})"),
     }
 }
 
@@ -32,8 +47,9 @@ pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     match is_late(source) {
         false => {
             let announced = cause(source).and_then(|cause| cause.announced_by);
-            let announced =
-                announced.map_or_else(String::new, |who| format!(", which {who} announced,"));
+            let announced = announced.map_or_else(String::new, |who| {
+                format!(", which {who} announced (`map_addresses` can replace it),")
+            });
             format!("no answer from {redis}{announced} while {while_doing}{lock}; {consequence}")
         }
         // To look for the server would not help.
@@ -49,7 +65,7 @@ pub(super) fn auth(source: &Source) -> String {
     let is_sentinel = cause(source).is_some_and(|cause| cause.is_sentinel);
     match (has_none, is_sentinel) {
         (true, false) => {
-            format!("{redis} asks for a password: put it before the host in the address")
+            format!("{redis} asks for a password: put it before the host in the URL")
         }
         (true, true) => {
             format!(
@@ -88,7 +104,7 @@ pub(super) fn refused(kind: RefusedKind, source: &Source) -> String {
             "it lacks a command that the scripts of this lock call; `check` names it"
         }
         Some(RefusalKind::ScriptNotAccepted) => {
-            "it runs no scripts that compute names of keys; connect to Redis itself, without a proxy that checks them, or start Dragonfly with `--default_lua_flags=allow-undeclared-keys`"
+            "it runs no scripts that compute names of keys, as those of read-write locks do; use a different kind of lock, connect to Redis itself, without a proxy that checks scripts, or turn the check off: `script_check_enable` 0 on Alibaba Cloud, `--default_lua_flags=allow-undeclared-keys` of Dragonfly"
         }
         Some(RefusalKind::NoOwner) => {
             "no node of its cluster has the slots that are needed; assign them, or try again after a failover"

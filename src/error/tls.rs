@@ -46,5 +46,5 @@ const NOT_YET_VALID: &str =
 const OLD_VERSION: &str = "its certificate has version 1 of X.509; issue one of version 3, which `openssl x509 -req` does with `-extfile`";
 const CLIENT_CERTIFICATE: &str = "it does not accept the certificate of this client, or asks for one; give one from an authority that it trusts with `Tls::client_certificate`";
 const NOT_TLS: &str =
-    "what answers there does not speak TLS; check the port, or begin the address with redis://";
+    "what answers there does not speak TLS; check the port, or begin the URL with redis://";
 const OTHER: &str = "client and server do not agree on TLS; the cause says why";

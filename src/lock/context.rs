@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
 use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
-use crate::core::{Face, Permit, Terms};
+use crate::base::runtime::event;
+use crate::core::{Face, Order, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
@@ -22,13 +23,19 @@ pub(super) struct Request<'a> {
     pub(super) terms: &'a Terms,
     pub(super) wait: Wait,
     pub(super) began: Instant,
+    /// The owner that it takes the lock over from, as it is named in Redis.
+    pub(super) from: Option<&'a Arc<str>>,
 }
 
 impl Request<'_> {
     /// Queues for it.
     pub(super) fn waiter(&self) -> Waiter {
         let owner = (self.owner, self.face);
-        Waiter::new(&self.entry, owner, *self.terms, self.wait)
+        let order = match self.from {
+            Some(_) => Order::First,
+            None => self.wait.order(),
+        };
+        Waiter::new(&self.entry, owner, *self.terms, (self.wait, order))
     }
 
     /// See [`Entry::catches_up`].
@@ -52,6 +59,8 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
+    /// How many it has made.
+    attempts: u32,
     /// When it was its turn to ask the server, the last time.
     asked_at: Option<Instant>,
     /// The server has answered, and no attempt has failed since.
@@ -77,6 +86,7 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
+            attempts: 0,
             asked_at: None,
             was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
@@ -98,7 +108,27 @@ impl AcquireContext {
 
     /// Before an attempt.
     pub(super) fn note_attempt(&mut self) {
+        self.attempts += 1;
         self.asked_at = Some(Instant::now());
+    }
+
+    /// Logs what became of the call. An error is its caller's to log.
+    pub(super) fn log<G>(&self, request: &Request<'_>, outcome: &Result<TryLock<G>, Error>) {
+        let (waited, attempts) = (request.began.elapsed(), self.attempts);
+        match outcome {
+            Ok(TryLock::Acquired(_)) => event!(DEBUG, ?waited, attempts, "lock acquired"),
+            Ok(TryLock::Busy { holder }) => {
+                let holder = holder.as_ref().map(|holder| &*holder.owner);
+                event!(
+                    DEBUG,
+                    ?waited,
+                    attempts,
+                    holder,
+                    "lock not acquired: another owner has it"
+                );
+            }
+            Err(_) => {}
+        }
     }
 
     /// Whether it has made an attempt that the server had the time to answer.

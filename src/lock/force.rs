@@ -1,9 +1,8 @@
 //! `force_unlock`: frees a lock, no matter who holds it.
 //!
-//! Its script must not be executed after the call: the same owner may hold the lock again by then. No
-//! client can wait for a server that hangs, so the script has a limit by the server's own clock, which
-//! the look at the holder has read. The script goes over the connection of that look, because another
-//! server has another clock.
+//! Its script must not run after the call, because the same owner may hold the lock again by then. No client can wait
+//! for a server that hangs, so the script has a limit by the server's own clock, which was read with the holder. The
+//! script uses the connection of that read, because another server has another clock.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -18,20 +17,21 @@ use crate::script::{self, CallError, Forced, Inspected, ScriptAnswer};
 use crate::state::entry::Entry;
 
 impl<K> Lock<K> {
-    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked. Of a read-write lock
+    /// Frees the lock, no matter who holds it, and wakes a waiter. Returns whether it was locked. On a read-write lock
     /// it frees both parts.
     ///
     /// The loss is reported to the holder within two round trips, or by its next renewal, within a third of its
-    /// watchdog timeout. The holder is read first and passed to the script, which is never sent twice: a
-    /// later holder is not affected. By the server's clock the script does nothing when the command
-    /// timeout has passed since the holder was read.
+    /// watchdog timeout. The holder is read first and passed to the script, which is never sent twice: a later holder
+    /// is not affected. The script does nothing once, by the server's clock, the command timeout has passed since the
+    /// holder was read.
     ///
     /// # Errors
     ///
-    /// [`Error::NoAnswer`] if a reply is lost. If it is the reply to the script, the lock may or may not be free,
-    /// and the call returns only when the command timeout has passed since the holder was read, so that the script can
-    /// no longer take effect. If it is the reply that names the holder, nothing was sent. [`Error::NoRuntime`] if the
-    /// client's runtime ends during the call, which does not wait then. Otherwise the refusals of [`lock`](Self::lock).
+    /// Returns [`Error::NoAnswer`] if a reply is lost. If it is the reply to the script, the lock may or may not be
+    /// free, and the call returns only when the command timeout has passed since the holder was read, so that the
+    /// script can no longer take effect. If it is the reply that names the holder, the script was not sent.
+    /// [`Error::NoRuntime`] if the client's runtime ends during the call, which then does not wait. Otherwise the
+    /// refusals of [`lock`](Self::lock).
     ///
     /// Without the permission `+time` there is no such limit. The call then checks that a new
     /// connection has replaced the one without a reply, but a server that hangs may still free a later
@@ -39,8 +39,7 @@ impl<K> Lock<K> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the lock may be freed or not, at the latest when the command timeout
-    /// has passed.
+    /// If the future is dropped, the lock may or may not be freed, at the latest when the command timeout has passed.
     ///
     /// # Examples
     ///

@@ -12,8 +12,8 @@ use tracing::Span;
 use super::member::extend_hold;
 use super::release::OpenHold;
 use super::verbs::{Held, until_at_risk};
-use crate::base::runtime::span;
-use crate::core::{Face, LossReason};
+use crate::base::runtime::{event, span};
+use crate::core::{Face, LossReason, WaiterId};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::hold_handle::{Hold, HoldHandle, HoldState};
@@ -89,14 +89,14 @@ impl<K> LockGuard<K> {
 
     /// Releases this hold, and reports whether it was held until now.
     ///
-    /// The guard is consumed in every case: a hold whose release has no answer is no longer
-    /// renewed, and its release continues in the background.
+    /// The guard is consumed in every case: a hold whose release gets no response is no longer renewed, and its release
+    /// continues in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold had already ended; [`Error::NoAnswer`], [`Error::Refused`] and
-    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free no
-    /// later than the end of its lease, unless an outer hold of the owner keeps it; [`Error::Closed`], [`Error::NoRuntime`].
+    /// Returns [`Error::Lost`] if the hold had already ended. Returns [`Error::NoAnswer`], [`Error::Refused`] or
+    /// [`Error::PermissionDenied`] if Redis did not confirm the release: the lock is then free no later than its lease
+    /// ends, unless an outer hold of the owner keeps it. Also [`Error::Closed`] and [`Error::NoRuntime`].
     ///
     /// # Cancel safety
     ///
@@ -115,33 +115,41 @@ impl<K> LockGuard<K> {
         let Self {
             handle:
                 HoldHandle {
-                    hold: Hold { entry, status, .. },
+                    hold:
+                        Hold {
+                            entry,
+                            owner,
+                            status,
+                            ..
+                        },
                     ..
                 },
             open,
-            measured: _measured,
+            measured,
             client: _client,
         } = self;
-        entry
-            .shared()
-            .on_client_runtime(pin!(open.unlock(Some(status))))
-            .await
+        let unlocking = pin!(open.unlock(Some(status)));
+        let unlocked = entry.shared().on_client_runtime(unlocking).await;
+        if unlocked.is_ok() {
+            let (lock, held) = (entry.name.given(), measured.held());
+            event!(DEBUG, %lock, %owner, ?held, "lock released");
+        }
+        unlocked
     }
 
     /// Extends a fixed lease to at least `lease` from now; never shortens it.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the hold has ended; [`Error::Misuse`] if the watchdog renews it;
-    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or reaches past
-    /// the hold's [`max_hold`](crate::Lock::max_hold); [`Error::NoAnswer`], also if too few replicas
-    /// confirm the lease within the command timeout ([`sync_replicas`](crate::Lock::sync_replicas)), and
-    /// the server's refusals: the lease then ends when it did before, or later.
+    /// Returns [`Error::Lost`] if the hold has ended, [`Error::Misuse`] if the watchdog renews it, and
+    /// [`Error::InvalidDuration`] if `lease` is out of bounds (10 ms to ten years) or exceeds the hold's
+    /// [`max_hold`](crate::Lock::max_hold). After [`Error::NoAnswer`], also if too few replicas confirm the lease
+    /// within the command timeout ([`sync_replicas`](crate::Lock::sync_replicas)), and after the server's refusals, the
+    /// lease ends when it did before, or later.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the longer lease at the server; the guard assumes the shorter
-    /// one.
+    /// Dropping the future may leave the longer lease on the server; the guard assumes the shorter one.
     ///
     /// # Examples
     ///
@@ -161,11 +169,10 @@ impl<K> LockGuard<K> {
     /// [`LockClient::close`](crate::LockClient::close), or the drop of the client's last handle
     /// releases it.
     ///
-    /// If such a hold is lost, that unlock says so; until then its owner cannot acquire the lock
-    /// again. With a fixed lease or a `max_hold` it need not be released: when it ends it is
-    /// forgotten, an unlock then returns [`Error::NotHeld`], and an expired lease is not a loss. So
-    /// `lease(d)`, `try_lock` and `detach` together do something at most once per `d`, for as long
-    /// as the client lives.
+    /// If such a hold is lost, that unlock reports it; until then its owner cannot acquire the lock again. With a fixed
+    /// lease or a `max_hold` it need not be released: it is forgotten when it ends, an unlock then returns
+    /// [`Error::NotHeld`], and an expired lease is not a loss. So `lease(d)`, `try_lock` and `detach` together do
+    /// something at most once per `d`, for as long as the client lives.
     ///
     /// # Examples
     ///
@@ -177,6 +184,34 @@ impl<K> LockGuard<K> {
     /// ```
     pub fn detach(self) {
         self.open.detach();
+        self.measured.detached();
+    }
+}
+
+impl<K> LockGuard<K> {
+    pub(super) fn client(&self) -> Arc<ClientHandle> {
+        Arc::clone(&self.client)
+    }
+
+    /// Why it is gone, if the server has said that it is.
+    pub(super) fn lost_by_now(&self) -> Error {
+        self.handle.lost_by(LossReason::Taken)
+    }
+
+    /// Hands a write hold to a call of its owner that waits to read.
+    pub(super) async fn hand_to(self, to: WaiterId) -> Result<(), Error> {
+        let status = Arc::clone(&self.status);
+        let Self {
+            open,
+            client: _client,
+            ..
+        } = self;
+        open.downgrade(status, to).await
+    }
+
+    /// Leaves the hold to its fixed lease, also when the client ends before that.
+    pub(super) fn leave(self) {
+        self.open.leave();
         self.measured.detached();
     }
 }

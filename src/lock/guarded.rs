@@ -1,8 +1,7 @@
-//! Guarded writes: scripts of the user that run only while the lock is held.
+//! Guarded writes: user scripts that run only while the lock is held.
 //!
-//! The look at the lock and the user's script are one script call, so no other client can take the lock between them. It goes
-//! over the connection of the lock's other commands: after a reconnect the fence keeps a late copy out, as it does for
-//! those.
+//! The check of the lock and the user's script are one script call, so no other client can take the lock between them.
+//! The call uses the connection of the lock's other commands: after a reconnect the fence also keeps out late copies.
 
 mod value;
 
@@ -22,11 +21,11 @@ use crate::state::entry::Entry;
 
 pub use value::Value;
 
-/// A script of Lua for [guarded writes](HoldHandle::eval). Cheap to clone.
+/// A Lua script for [guarded writes](HoldHandle::eval). Cheap to clone.
 ///
-/// It has `KEYS` and `ARGV`, and can do what a script of `EVAL` can, with three exceptions: it must not yield, its outermost
-/// block has at most 198 locals, and the globals `_G.KEYS` and `_G.ARGV` are those of the whole call. The server compiles
-/// it for each write, which is sent with its text and takes longer than the script itself if that is short.
+/// It has `KEYS` and `ARGV`, and can do what an `EVAL` script can, with three exceptions: it must not yield, its
+/// outermost block has at most 198 locals, and the globals `_G.KEYS` and `_G.ARGV` are those of the whole call. Each
+/// write sends its text, and the server compiles it, which takes longer than running a short script.
 ///
 /// # Examples
 ///
@@ -38,12 +37,12 @@ pub use value::Value;
 pub struct Script(Arc<str>);
 
 impl Script {
-    /// A script with this text. Whether it is correct Lua the server says at each write: [`Error::ScriptFailed`].
+    /// Creates a script from this text. Only the server checks its Lua, at each write: see [`Error::ScriptFailed`].
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidConfig`] if the text begins with `#!`: the script runs inside of one of this crate, to which
-    /// flags do not apply.
+    /// Returns [`Error::InvalidConfig`] if the text begins with `#!`, because flags do not apply: the script runs
+    /// inside one of this crate's scripts.
     ///
     /// # Examples
     ///
@@ -62,7 +61,7 @@ impl Script {
         Ok(Self(source))
     }
 
-    /// The text.
+    /// Returns the text.
     ///
     /// # Examples
     ///
@@ -95,54 +94,56 @@ impl fmt::Debug for Script {
 pub enum Once {
     /// It ran now, and returned this.
     Ran(Value),
-    /// It has run before under this id, perhaps by an earlier copy of this very call: what it returned is not known.
+    /// It ran before under this id, perhaps by an earlier copy of this very call. What it returned is not known.
     DoneBefore,
 }
 
 impl<K> HoldHandle<K> {
-    /// Runs a script on the server of the lock, and only if this hold still has the lock there: a holder that was
-    /// paused, or that has not heard of its loss yet, writes nothing. Await what it returns.
+    /// Runs a script on the lock's server, and only if this hold still has the lock there: a holder that was paused, or
+    /// does not know of its loss yet, writes nothing. Await the returned value.
     ///
-    /// The look and the script are one call, so no other client can take the lock in between. The look is for the hold's field in the lock's
-    /// hash; of a [`FencedLock`](crate::FencedLock) its token has to be the latest too; of a string lock it is for its
-    /// value. `keys` and `args` become `KEYS` and `ARGV` of the script. In a cluster all keys have to be in the slot
-    /// of the lock: give the names a common `{tag}`.
+    /// The check and the script are one call, so no other client can take the lock in between. The check looks for the
+    /// hold's field in the lock's hash, or for the value of a string lock; the token of a
+    /// [`FencedLock`](crate::FencedLock) must also be the latest. `keys` and `args` become the script's `KEYS` and
+    /// `ARGV`. In a cluster all keys must be in the lock's slot: give the names a common `{tag}`.
     ///
-    /// The write runs at most once: it is not sent again if it may have run, and without an answer it ran or it did not.
-    /// With [`once`](GuardedWrite::once) it is sent again.
+    /// The write runs at most once: it is not resent if it may have run, and without a response it may or may not have
+    /// run. With [`once`](GuardedWrite::once) it is resent.
     ///
     /// # What it does not protect
     ///
-    /// Data on other servers: for those there are tokens, see [`FencedLock`](crate::FencedLock). A failover that loses
-    /// the latest writes loses this one too, perhaps together with the lock; the new primary then may let in another
-    /// holder. Redis does not undo what a script wrote before it failed. While the script runs, the server does nothing
-    /// else: keep it short. The script must not change the keys of the lock, and not select another database.
+    /// Data on other servers: use tokens for those, see [`FencedLock`](crate::FencedLock). A failover that loses the
+    /// latest writes also loses this one, perhaps together with the lock, and the new primary may then let in another
+    /// holder. Redis does not roll back what a script wrote before it failed. While the script runs, the server does
+    /// nothing else, so keep it short. The script must not change the lock's keys, or select another database.
     ///
-    /// The script runs as the Redis user of the client, which needs the permissions for its commands and its keys. A
-    /// reply of more than 64 MiB or 1,048,576 items ends the connection, and with it the calls of others under way.
+    /// The script runs as the client's Redis user, which needs the permissions for its commands and keys. A reply of
+    /// more than 64 MiB or 1,048,576 items ends the connection, and with it other calls in flight.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is not held: nothing ran. If the server is the first to say so, all holds of the owner are
-    /// lost, and [`lost`](Self::lost) is ready. [`Error::Misuse`] if the hold was released.
+    /// Returns [`Error::Lost`] if the lock is not held; nothing ran. If the server is the first to report this, all
+    /// holds of the owner are lost, and [`lost`](Self::lost) is ready. Returns [`Error::Misuse`] if the hold was
+    /// released.
     ///
-    /// [`Error::ScriptFailed`] if the script failed, with the server's message: a mistake in its text, a command that was
-    /// refused (also for a missing permission), or an error that it raised or returned, in a list too, or a value that
-    /// is nested more than 32 deep or has a metatable. What it had written before stays, and the lock is held. `READONLY` from a command
-    /// of the script is one too, and `NOREPLICAS`; after `READONLY` the connection is replaced. With an id both come
-    /// before the script: they are [`Error::Refused`], and nothing ran.
+    /// Returns [`Error::ScriptFailed`], with the server's message, if the script failed: a mistake in its text, a
+    /// refused command (also for a missing permission), an error that it raised or returned, even in a list, or a value
+    /// that is nested more than 32 deep or has a metatable. What it had written before stays, and the lock is held.
+    /// This includes `READONLY` and `NOREPLICAS` from a command of the script; after `READONLY` the connection is
+    /// replaced. With an id both come before the script, as [`Error::Refused`], and nothing ran.
     ///
-    /// [`Error::OtherSlot`] if a key is in another slot than the lock: nothing was sent. [`Error::PermissionDenied`] if
-    /// the user may not use a key, or may not look at the lock; and the other refusals of [`lock`](crate::Lock::lock): nothing ran.
-    /// `TRYAGAIN`, a [`RefusedKind::ClusterDown`](crate::RefusedKind), is one while the slot moves and a key of the call does not exist.
+    /// Returns [`Error::OtherSlot`] if a key is not in the lock's slot; nothing was sent. Returns
+    /// [`Error::PermissionDenied`] if the user may not use a key or read the lock, and the other refusals of
+    /// [`lock`](crate::Lock::lock); nothing ran. One of these is `TRYAGAIN`, a
+    /// [`RefusedKind::ClusterDown`](crate::RefusedKind), while the slot moves and a key of the call does not exist.
     ///
-    /// [`Error::NoAnswer`] if no answer came within the command timeout: it ran, or it did not, and as long as the
-    /// connection lives it may still run. Also [`Error::UnexpectedReply`], for instance after `SCRIPT KILL`.
+    /// Returns [`Error::NoAnswer`] if no response came within the command timeout: the script may or may not have run,
+    /// and while the connection lives it may still run. Also [`Error::UnexpectedReply`], as after `SCRIPT KILL`.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before its first poll, or while it waits for a connection, sends nothing. Later, the script runs at
-    /// most once, and only while the lock is held. It changes nothing of the hold.
+    /// Dropping the future before its first poll, or while it waits for a connection, sends nothing. If it is dropped
+    /// later, the script runs at most once, and only while the lock is held. The hold does not change.
     ///
     /// # Examples
     ///
@@ -192,36 +193,37 @@ pub struct GuardedWrite {
 }
 
 impl GuardedWrite {
-    /// Has the script run at most once under this id, by this holder or a later one of the same lock, as long as the
-    /// server remembers the id: for `keep`, from the run on. So it can be sent again, within the command timeout, and by the caller
-    /// after an [`Error::NoAnswer`].
+    /// Runs the script at most once under this id, by this holder or a later one of the same lock, as long as the
+    /// server remembers the id: for `keep`, from the run on. It can therefore be resent within the command timeout, and
+    /// by the caller after an [`Error::NoAnswer`].
     ///
-    /// The lock is looked at first, then the id. The id is a key with an expiry beside the lock:
-    /// `redisson_lock_once:{<lock>}:<id>`, or `redisson_lock_once:<lock>::<id>` if the lock has a `{` in its name. In the
-    /// id `%` and `:` are written `%25` and `%3A`. In a cluster that key has to be in the slot of the lock: with names
+    /// The server checks the lock first, then the id. The id is a key with an expiry next to the lock:
+    /// `redisson_lock_once:{<lock>}:<id>`, or `redisson_lock_once:<lock>::<id>` if the lock has a `{` in its name. In
+    /// the id, `%` and `:` are written `%25` and `%3A`. In a cluster that key must be in the lock's slot: with names
     /// such as `a}b` and `a{b` it never is, and [`Error::OtherSlot`] names it.
     ///
-    /// The id alone counts: another script under the same id does not run either. The id is the first write, and Redis
-    /// looks at `maxmemory` only before that: the script may write beyond it. A script that runs for too long can no
-    /// longer be ended by `SCRIPT KILL`.
+    /// Only the id counts: another script under the same id does not run either. The id is the first write, and Redis
+    /// checks `maxmemory` only before it, so the script may exceed that. `SCRIPT KILL` can no longer end a script that
+    /// runs for too long.
     ///
-    /// A script that fails takes its id back and may run again, and what it wrote before it failed stays. If it does, and
-    /// the answer of a copy is lost, the next copy runs it again.
+    /// A script that fails removes its id and may run again, and what it wrote before it failed stays. If the reply to
+    /// a copy that failed is lost, the next copy runs it again.
     ///
     /// # Errors
     ///
-    /// As [`eval`](HoldHandle::eval). [`Error::InvalidDuration`] if `keep` is shorter than two command timeouts, as copies
-    /// are sent within one, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis user also needs
-    /// `+set +exists +pexpire ~redisson_lock_once:*`.
+    /// See [`eval`](HoldHandle::eval). Also [`Error::InvalidDuration`] if `keep` is shorter than two command timeouts,
+    /// because copies are sent within one, or longer than ten years; [`Error::Misuse`] if the id is empty. The Redis
+    /// user also needs `+set +exists +pexpire ~redisson_lock_once:*`.
     ///
-    /// [`Error::NoAnswer`] also if the last copy was refused, or not sent as the hold or the client ended, and an earlier one has no
-    /// answer. [`Error::Lost`] says that no copy of this call has run and not failed; an earlier call under the id may have. If an
-    /// earlier copy without an answer has run, and then the lock was lost, the answer is [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready; if that
-    /// copy has failed, it is [`Error::Lost`], and what it wrote stays.
+    /// Also [`Error::NoAnswer`] if the last copy was refused, or was not sent because the hold or the client ended, and
+    /// an earlier one got no response. [`Error::Lost`] means that no copy of this call ran without failing; an earlier
+    /// call under the id may have. If an earlier copy without a response ran, and then the lock was lost, the call
+    /// returns [`Once::DoneBefore`], and [`lost`](HoldHandle::lost) is ready. If that copy failed, it returns
+    /// [`Error::Lost`], and what the copy wrote stays.
     ///
     /// # Cancel safety
     ///
-    /// As [`eval`](HoldHandle::eval).
+    /// See [`eval`](HoldHandle::eval).
     ///
     /// # Examples
     ///

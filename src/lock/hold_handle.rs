@@ -38,7 +38,7 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// The name of the lock, without the key prefix.
+    /// Returns the name of the lock, without the key prefix.
     ///
     /// # Examples
     ///
@@ -49,7 +49,7 @@ impl Hold {
         self.entry.name.given()
     }
 
-    /// The owner of the hold.
+    /// Returns the owner of the hold.
     ///
     /// # Examples
     ///
@@ -69,7 +69,7 @@ impl Hold {
         self.owner.key(self.face)
     }
 
-    /// Current state of the hold.
+    /// Returns the current state of the hold.
     ///
     /// # Examples
     ///
@@ -95,7 +95,7 @@ impl Hold {
         }
     }
 
-    /// Whether the hold was lost.
+    /// Returns whether the hold was lost.
     ///
     /// # Examples
     ///
@@ -119,11 +119,11 @@ impl Hold {
         }
     }
 
-    /// The instant up to which the hold is guaranteed without another renewal; always before the
-    /// server-side expiry. It moves with each renewal that Redis confirms, and for a hold taken with
-    /// [`sync_replicas`](crate::Lock::sync_replicas) only when as many replicas have confirmed it. For a read hold it lies
-    /// at most one watchdog timeout ahead (see [`RwLock`](crate::RwLock)). After the end it stays the same: the instant that
-    /// it last was, or when the hold was released or lost, if that was earlier.
+    /// Returns the instant up to which the hold is guaranteed without another renewal; always before the server-side
+    /// expiry. It moves with each renewal that Redis confirms, and for a hold taken with
+    /// [`sync_replicas`](crate::Lock::sync_replicas) only when that many replicas have confirmed it. For a read hold it
+    /// is at most one watchdog timeout ahead (see [`RwLock`](crate::RwLock)). After the end it no longer changes: it
+    /// stays at its last value, or at the instant when the hold was released or lost, if that was earlier.
     ///
     /// # Examples
     ///
@@ -194,8 +194,8 @@ impl fmt::Debug for Hold {
     }
 }
 
-/// A [`Hold`] that can be awaited: what the body of [`Lock::run`](crate::Lock::run) sees, and what a
-/// [`LockGuard`](crate::LockGuard) dereferences to. It cannot release the hold.
+/// A [`Hold`] that can be awaited: the argument of a [`Lock::run`](crate::Lock::run) body, and the `Deref` target of a
+/// [`LockGuard`](crate::LockGuard). It cannot release the hold.
 ///
 /// # Examples
 ///
@@ -213,8 +213,8 @@ pub struct HoldHandle<K = Unfenced> {
 }
 
 impl HoldHandle<Fenced> {
-    /// The token of the hold: larger than those of all holders before, in Rust or Java, and the same for all holds of
-    /// this owner. See [`FencedLock`](crate::FencedLock) for what a resource does with it.
+    /// Returns the token of the hold: larger than those of all earlier holders, in Rust or Java, and the same for all
+    /// holds of this owner. See [`FencedLock`](crate::FencedLock) for how a resource uses it.
     ///
     /// # Examples
     ///
@@ -234,7 +234,7 @@ impl<K> HoldHandle<K> {
         }
     }
 
-    /// Another handle of the same hold, to be sent elsewhere.
+    /// Returns another handle of the same hold, which can be moved to another task.
     ///
     /// # Examples
     ///
@@ -249,10 +249,10 @@ impl<K> HoldHandle<K> {
         Self::of(self.hold.again())
     }
 
-    /// Resolves when the hold is lost, with the reason; never after a normal unlock.
+    /// Resolves with the reason when the hold is lost, and never after a normal unlock.
     ///
-    /// The loss is reported by [`valid_until`](Hold::valid_until), which precedes the server-side
-    /// expiry. The future does not borrow the handle.
+    /// The loss is reported no later than [`valid_until`](Hold::valid_until), which precedes the server-side expiry.
+    /// The future does not borrow the handle.
     ///
     /// # Cancel safety
     ///
@@ -312,7 +312,7 @@ impl<K> fmt::Debug for HoldHandle<K> {
     }
 }
 
-/// State of a hold, from local information.
+/// The state of a hold, from local information.
 ///
 /// # Examples
 ///

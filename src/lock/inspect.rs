@@ -1,4 +1,4 @@
-//! The methods that inspect a lock from outside, and what a user may do with it.
+//! The methods that inspect a lock from outside, and check the permissions for it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::redis::{Call, Route};
 use crate::script::{self, Inspected, ScriptAnswer, Seen};
 
 impl<K> Lock<K> {
-    /// Whether the lock is held, by any owner; of a read-write lock this part of it. Asks Redis.
+    /// Returns whether the lock is held, by any owner; for a read-write lock, this part of it. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -34,11 +34,11 @@ impl<K> Lock<K> {
         Ok(!self.seen(false).await?.0.is_empty())
     }
 
-    /// Whether the current owner holds the lock. Asks Redis.
+    /// Returns whether the current owner holds the lock. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -55,11 +55,11 @@ impl<K> Lock<K> {
         Ok(self.hold_count().await? > 0)
     }
 
-    /// The current owner's hold count. Asks Redis.
+    /// Returns the current owner's hold count. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -90,12 +90,12 @@ impl<K> Lock<K> {
             .await
     }
 
-    /// Time left on the lease; `None` if the lock is free, or has no expiry. For readers it is the longest of their
-    /// leases. Asks Redis.
+    /// Returns the time left on the lease, or `None` if the lock is free or has no expiry. For readers it is the
+    /// longest of their leases. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -113,12 +113,12 @@ impl<K> Lock<K> {
         Ok(holders.iter().filter_map(|holder| holder.left).max())
     }
 
-    /// The holder of the lock, in Rust or Java; `None` if it is free. Of the readers of a read-write lock it is any one;
-    /// [`RwLock::inspect`](crate::RwLock::inspect) has them all. Asks Redis.
+    /// Returns the holder of the lock, in Rust or Java, or `None` if it is free. For the readers of a read-write lock
+    /// it is any one of them; [`RwLock::inspect`](crate::RwLock::inspect) returns all. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -138,12 +138,12 @@ impl<K> Lock<K> {
         Ok(holders.into_iter().next().map(|seen| holder(seen, token)))
     }
 
-    /// The owners that wait for a fair lock, in Rust or Java, the next one first. Empty for locks of other kinds, whose
-    /// waiters the server does not know. Asks Redis.
+    /// Returns the owners that wait for a fair lock, in Rust or Java, the next one first. Empty for locks of other
+    /// kinds, whose waiters the server does not know. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Self::lock).
+    /// Returns the errors of a failed [`lock`](Self::lock) attempt.
     ///
     /// # Cancel safety
     ///
@@ -216,7 +216,7 @@ impl<K> Lock<K> {
     ///
     /// # Errors
     ///
-    /// As [`LockClient::check`](crate::LockClient::check).
+    /// See [`LockClient::check`](crate::LockClient::check).
     ///
     /// # Cancel safety
     ///
@@ -312,10 +312,10 @@ pub(super) fn holder(seen: Seen, token: Option<Token>) -> Holder {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct QueuedOwner {
-    /// The owner's field, as [`Holder::owner`].
+    /// The owner's field; see [`Holder::owner`].
     pub owner: String,
-    /// After which time its place ends by itself, by the server's clock. Zero: it has ended, and is removed when it is the
-    /// first. `None`: Redis has no end for it; it gets one when it is the first.
+    /// Time until its place ends by itself, by the server's clock. Zero: it has ended, and is removed when it is first.
+    /// `None`: Redis has no end for it yet; it gets one when it is first.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub place_left: Option<Duration>,
 }
@@ -333,16 +333,16 @@ pub struct QueuedOwner {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Holder {
-    /// The owner's field, `clientId:threadId`, as written by Rust or Java, not parsed; of the writer of a read-write lock
-    /// `clientId:threadId:write`, of a string lock the value. One that is not UTF-8 is escaped: `\xac\xed`.
+    /// The owner's field as Rust or Java wrote it, not parsed: `clientId:threadId`, `clientId:threadId:write` for the
+    /// writer of a read-write lock, or the value of a string lock. Text that is not UTF-8 is escaped: `\xac\xed`.
     pub owner: String,
     /// Its hold count.
     pub hold_count: u32,
-    /// Time left on the lease; `None` if the key has no expiry. Of a reader it is its own lease, which the lock may
-    /// outlast: zero if it has ended.
+    /// Time left on the lease; `None` if the key has no expiry. For a reader it is the reader's own lease, which the
+    /// lock may outlast: zero if it has ended.
     #[cfg_attr(feature = "serde", serde(with = "humantime_serde"))]
     pub lease_left: Option<Duration>,
-    /// The token of a fenced lock's holder; `None` for other kinds, and if its key has none, or may not be read. Of a
+    /// The token of a fenced lock's holder; `None` for other kinds, and if its key has none or may not be read. For a
     /// holder in Java it is the latest that it has taken.
     #[cfg_attr(feature = "serde", serde(skip_serializing_if = "Option::is_none"))]
     pub token: Option<u64>,

@@ -1,4 +1,4 @@
-//! What a lock is to those that take several: one of them, with a place in its queue.
+//! A lock as one of several that are taken together, with a place in its queue.
 
 use std::pin::pin;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
-//! The release protocol: unlocks that wait for an outcome, and the one job of a release that sends.
+//! The release protocol: unlocks that wait for an outcome, and the one job that sends a release.
 //!
-//! Each send goes to the count of its moment: a later release is never undone by a late one, and whatever
-//! happened before is included. The job ends when Redis has confirmed the count or refused it for good, or when
-//! the lease is over and has done its work: not before all that was sent is over, which a server that stands still executes
-//! when it goes on. It needs no caller for long: when the unlock that drives it is dropped
-//! or not polled, a task continues it (`driven.rs`).
+//! Each attempt sets the hold count of its moment, so a delayed one never rolls back a later release, and includes
+//! whatever happened before. The job ends when Redis has confirmed the count or refused it permanently, or when the
+//! lease has expired and freed the lock. It does not end while an attempt may still be executed, as by a server that
+//! hangs and then continues. It does not need its caller for long: when the unlock that drives it is dropped or not
+//! polled, a task continues it (`driven.rs`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,13 +18,13 @@ use super::leave::leave;
 use crate::base::runtime::event;
 use crate::core::{
     Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
-    Total,
+    Total, WaiterId,
 };
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer};
 use crate::state::driven::Job;
-use crate::state::entry::{Entry, Outcome};
+use crate::state::entry::{BegunUnlock, Entry, Outcome};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -43,6 +43,8 @@ impl Drop for OpenHold {
             let (owner, hold) = (self.owner, self.hold);
             self.entry
                 .step(|core, now, out| core.drop_hold(now, owner, hold, out));
+            let lock = self.entry.name.given();
+            event!(DEBUG, %lock, owner = owner.thread.0, "guard dropped: the lock is released in the background");
         }
     }
 }
@@ -65,16 +67,46 @@ impl OpenHold {
             .step(|core, now, out| core.detach(now, owner, hold, out));
     }
 
+    /// Leaves the hold to its lease.
+    pub(crate) fn leave(mut self) {
+        self.open = false;
+        let (owner, hold) = (self.owner, self.hold);
+        self.entry
+            .step(|core, now, out| core.leave_to_lease(now, owner, hold, out));
+    }
+
     /// Releases the hold. From the first poll on, dropping the future changes nothing: the release goes on.
     /// Before, it drops the hold.
-    pub(crate) async fn unlock(mut self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
+    pub(crate) async fn unlock(self, status: Option<Arc<HoldStatus>>) -> Result<(), Error> {
+        let (owner, hold) = (self.owner, self.hold);
+        let unlock = |entry: &Arc<Entry>| entry.unlock(owner, hold);
+        self.end(status, unlock).await
+    }
+
+    /// Hands a write hold to a call of its owner that waits to read. It is released if that is not possible, or nobody
+    /// waits for the outcome any more.
+    pub(super) async fn downgrade(
+        self,
+        status: Arc<HoldStatus>,
+        to: WaiterId,
+    ) -> Result<(), Error> {
+        let (owner, hold) = (self.owner, self.hold);
+        let unlock = |entry: &Arc<Entry>| entry.downgrade(owner, hold, to);
+        self.end(Some(status), unlock).await
+    }
+
+    async fn end(
+        mut self,
+        status: Option<Arc<HoldStatus>>,
+        unlock: impl FnOnce(&Arc<Entry>) -> BegunUnlock,
+    ) -> Result<(), Error> {
         let entry = Arc::clone(&self.entry);
         let (shared, lock) = (entry.shared(), entry.name.given());
         let ending = status.as_ref().and_then(|status| status.ending());
         if shared.is_closed() && status.is_some() && ending.is_none() {
             return Err(Error::Closed);
         }
-        let unlock = entry.unlock(self.owner, self.hold);
+        let unlock = unlock(&entry);
         self.open = false;
         match unlock {
             Ok(Some((release, outcome))) => {
@@ -212,7 +244,8 @@ fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) 
             script::release(name, field, target, lease, (leaves, announce))
         }
         ReleaseSend::Pass { to, lease } => {
-            script::pass(&entry.name, field, &to, lease, shared.redis.announce())
+            let (name, announce) = (entry.name_of(owner), shared.redis.announce());
+            script::pass(name, field, &to, lease, announce)
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
-//! What falls due within a tenth of the period is renewed together, up to 100 locks (25 read holds) a script
-//! call, the calls side by side. Timers do not keep entries alive; a timer whose hold is gone means nothing.
+//! Holds that fall due within a tenth of the period are renewed together, up to 100 locks (25 read holds) per script
+//! call, with concurrent calls. Timers do not keep entries alive, and a timer whose hold is gone does nothing.
 //!
-//! What servers report as changed by others is looked at.
+//! The client checks locks that servers report as changed by others.
 //!
-//! When another server takes over some locks, all of them are checked immediately: what was not replicated
-//! is lost, and its holders are told.
+//! After a failover the client checks all affected locks immediately: those that were not replicated are lost, and it
+//! notifies their holders.
 
 mod batch;
 mod extend;
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::base::runtime::event;
 use crate::base::timers::FiredTimer;
 use crate::core::{Life, LossReason, RenewOutcome, Total};
-use crate::error::{Error, Operation, RefusalKind};
+use crate::error::{Error, Operation, RefusalKind, RefusedKind};
 use crate::redis::{BackgroundClass, ReplicaProbe};
 use crate::script::{self, CallError, RenewalKey, RetryPolicy, ScriptAnswer};
 use crate::state::entry::{Entry, Locks};
@@ -222,14 +222,7 @@ async fn renew(batch: Batch) -> Vec<Batch> {
                 (item, held)
             }));
         }
-        // Of the keys of a slot that is on its way, some are at one node and some at the other; or too many are gone.
-        Err(failed)
-            if items.len() > 1
-                && matches!(
-                    failed.error.refusal(),
-                    Some(RefusalKind::TryAgain | RefusalKind::TooManyKeys)
-                ) =>
-        {
+        Err(failed) if items.len() > 1 && may_succeed_alone(&failed.error) => {
             let alone = items.into_iter().map(|item| vec![item]);
             return alone.map(|items| Batch { items, limit }).collect();
         }
@@ -336,6 +329,19 @@ impl RenewalCheck {
             .acknowledged(replica_route, touch, sent_at, until)
             .await
     }
+}
+
+/// Whether the server takes each of the keys by itself. Of those of a slot that is on its way, some are at one node and some
+/// at the other; or too many are gone; or a proxy of a cluster wants the keys of a call in one slot.
+fn may_succeed_alone(error: &Error) -> bool {
+    matches!(
+        error.refusal(),
+        Some(
+            RefusalKind::TryAgain
+                | RefusalKind::TooManyKeys
+                | RefusalKind::Known(RefusedKind::Cluster)
+        )
+    )
 }
 
 /// Whether the server may have refused the whole call because of one of its keys.

@@ -1,4 +1,4 @@
-//! A lock that replicas are to have before its caller does.
+//! Locks that replicas must acknowledge before the caller gets them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -22,22 +22,22 @@ impl<K> Lock<K> {
     /// [`try_lock_for`](Self::try_lock_for), [`lead`](Self::lead)), or fails with [`Error::TooFewReplicas`].
     /// Default: the client's [`sync_replicas`](crate::LockClientBuilder::sync_replicas).
     ///
-    /// A primary that dies takes with it what its replicas do not have yet. Only a lock that *all* replicas have
-    /// survives every promotion. The [`valid_until`](crate::Hold::valid_until) of such a hold moves only to a
-    /// lease that this many replicas have confirmed: if they are away for a whole lease, the hold is
+    /// When a primary dies, what its replicas do not have yet is lost. Only a lock that *all* replicas have survives
+    /// every promotion. The [`valid_until`](crate::Hold::valid_until) of such a hold moves only to a lease that this
+    /// many replicas have confirmed: if they are away for a whole lease, the hold is
     /// [lost](crate::LossReason::NotRenewed), and after two thirds of a lease minus the command timeout it may be,
-    /// because renewals are sent every third. The same holds for the time in which a new primary has too few
-    /// replicas after a failover. Nested holds share the requirement of the outermost one and do not wait for replicas again.
+    /// because renewals are sent every third. The same applies while a new primary has too few replicas after a
+    /// failover. Nested holds share the requirement of the outermost one and do not wait for replicas again.
     ///
     /// It costs one more round trip for each acquisition, one `WAIT` for each batch of renewals, and one more
     /// connection to each primary for each number of replicas. Redisson waits for all replicas by default, is
     /// content with one, and does not wait for renewals.
     ///
-    /// `WAIT`s for the same number of replicas run one at a time on each primary, and calls that arrive in the
-    /// meantime share the next one: set `within` to at least twice what replicas need. The replicas are
-    /// waited for at most 200 ms longer than `within`, and not beyond the deadline of a `try_lock_for`. If too few confirm,
-    /// the release that follows takes up to a command timeout more when the primary does not answer; at a deadline it
-    /// continues in the background.
+    /// `WAIT`s for the same number of replicas run one at a time on each primary, and calls that arrive in the meantime
+    /// share the next one, so set `within` to at least twice what replicas need. The client waits for replicas at most
+    /// 200 ms longer than `within`, and not beyond the deadline of a `try_lock_for`. If too few confirm, the release
+    /// that follows takes up to another command timeout when the primary does not respond; at a deadline it continues
+    /// in the background.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! A read-write lock: two locks of one name, of which each is one part.
+//! A read-write lock: two locks with one name, one for each part.
 
 use super::Lock;
 use super::inspect::{Holder, holder};
@@ -6,21 +6,33 @@ use crate::core::Face;
 use crate::error::Error;
 use crate::names::wire;
 
-/// A lock of two parts: any number of owners read, or one writes. Redisson's `getReadWriteLock`, from
+/// A lock with two parts: any number of owners read, or one writes. Redisson's `getReadWriteLock`, returned by
 /// [`rw_lock`](crate::LockClient::rw_lock).
 ///
-/// Both parts are a [`Lock`], with all its methods. The owner that writes may also read: a write hold that is released
-/// inside of a read hold lets other readers in. The other way round fails, with [`Error::WouldDeadlock`].
+/// Each part is a [`Lock`], with all its methods.
 ///
-/// * A reader goes past writers that wait. While readers of any client overlap, a writer waits; of the readers of its own
-///   client it needs the first moment without one. Programs that must write at some time make their readers pause.
+/// # Downgrade
+///
+/// [`downgrade`](crate::LockGuard::downgrade) makes a write hold a read hold, and no writer gets in between. The owner
+/// that writes may also read: when it releases the write hold first, other readers get in beside it.
+///
+/// # Upgrade
+///
+/// There is none: two readers that both wait to write would wait for each other. An owner that calls for the write part
+/// while it reads gets [`Error::WouldDeadlock`]. Release the read hold, lock the write part, and check again what was read.
+///
+/// # Readers and writers
+///
+/// * A reader overtakes waiting writers. While readers of any client overlap, a writer waits; among the readers of its
+///   own client it takes the first moment without one. Programs that must write at some time make their readers pause.
 /// * A read hold is certain ([`valid_until`](crate::Hold::valid_until)) for one watchdog timeout after its last
-///   confirmation, also with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lease of the
-///   lock. The watchdog restores it at each third. All clients, Rust and Java, should have one watchdog timeout.
-/// * When the lock becomes free, the first of each client's callers that want to read, and the first of those that want to
-///   write, attempt; of the client that freed it, first the one that has waited for longer. A reader that gets in brings in
-///   the others of its client.
-/// * The names `x` and `{x}` share the keys of read holds, as in Redisson: use one of them.
+///   confirmation, even with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lock's
+///   lease. The watchdog restores it at each third. All clients, in Rust and Java, should have the same watchdog
+///   timeout.
+/// * When the lock becomes free, the first waiting reader and the first waiting writer of each client attempt; in the
+///   client that freed it, the one that has waited longer goes first. A reader that gets in brings in the others of its
+///   client.
+/// * The names `x` and `{x}` share the keys of read holds, as in Redisson: use only one of them.
 ///
 /// # Examples
 ///
@@ -28,8 +40,7 @@ use crate::names::wire;
 /// # async fn run(client: redisson_lock::LockClient) -> Result<(), redisson_lock::Error> {
 /// let report = client.rw_lock("report");
 /// let writes = report.write().lock().await?;
-/// let reads = report.read().lock().await?; // of the same owner
-/// writes.unlock().await?; // others may read now
+/// let reads = writes.downgrade().await?; // others may read now
 /// reads.unlock().await
 /// # }
 /// ```
@@ -44,7 +55,7 @@ impl RwLock {
         Self { read, write }
     }
 
-    /// The part that any number of owners hold beside each other.
+    /// Returns the part that any number of owners can hold at the same time.
     ///
     /// # Examples
     ///
@@ -57,9 +68,9 @@ impl RwLock {
         self.read.clone()
     }
 
-    /// The part that one owner holds alone. While other owners read, in any client, a call for it waits.
+    /// Returns the part that one owner holds alone. A call for it waits while other owners read, in any client.
     ///
-    /// An owner that reads and calls for it gets [`Error::WouldDeadlock`], and nothing is sent.
+    /// An owner that calls for it while it reads gets [`Error::WouldDeadlock`], and nothing is sent.
     ///
     /// # Examples
     ///
@@ -72,7 +83,7 @@ impl RwLock {
         self.write.clone()
     }
 
-    /// The name as given, without the key prefix.
+    /// Returns the name as given, without the key prefix.
     ///
     /// # Examples
     ///
@@ -85,11 +96,11 @@ impl RwLock {
         self.read.name()
     }
 
-    /// All holders of both parts, in Rust or Java; `None` if the lock is free. Asks Redis.
+    /// Returns all holders of both parts, in Rust or Java, or `None` if the lock is free. Asks Redis.
     ///
     /// # Errors
     ///
-    /// As a failed attempt of [`lock`](Lock::lock).
+    /// Returns the errors of a failed [`lock`](Lock::lock) attempt.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,5 @@
-//! A hold of this client that no owner knows of: a late send from a connection that was replaced without a
-//! fence, or a value of a string lock whose attempt was executed again after its answer.
+//! A hold of this client that no owner knows of: from a delayed command on a connection that was replaced without a
+//! fence, or the value of a string lock whose attempt was executed again after its reply.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The verbs of every lock: how long a call waits for it, and what runs while it is held. A lock says how it is
+//! The methods of every lock: how long a call waits for it, and what runs while it is held. A lock defines how it is
 //! acquired ([`Lockable`]) and what its guard knows ([`Held`]); `verbs!` writes the methods.
 
 // Sealed: application code has `DistributedLock` and `HeldLock`, which every lock and guard of these has too.
@@ -238,15 +238,16 @@ macro_rules! verbs {
                 $crate::lock::verbs::Lockable::acquire(self, Wait::of(wait)).await
             }
 
-            /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. One that has passed is a wait of zero.
+            /// Acquires like [`try_lock_for`](Self::try_lock_for), until `deadline`. A deadline that has passed is a
+            /// wait of zero.
             ///
             /// # Errors
             ///
-            /// As [`try_lock_for`](Self::try_lock_for).
+            /// See [`try_lock_for`](Self::try_lock_for).
             ///
             /// # Cancel safety
             ///
-            /// As [`lock`](Self::lock).
+            /// See [`lock`](Self::lock).
             ///
             /// # Examples
             ///
@@ -266,14 +267,14 @@ macro_rules! verbs {
 
             /// Runs `body` with the lock held, and drops it if the lock is lost.
             ///
-            /// The body's value is returned if the lock was still held at its end: a failed unlock does not
-            /// discard the value of a completed body, unless it reports a loss. If the body fails or panics, the
-            /// lock is released, and its error or the panic goes on.
+            /// Returns the body's value if the lock was still held at its end: a failed unlock does not discard the
+            /// value of a completed body, unless it reports a loss. If the body fails or panics, the lock is released,
+            /// and the error is returned or the panic resumed.
             ///
             /// # Errors
             ///
-            /// The body's; those of [`lock`](Self::lock); [`Error::Lost`] if the lock was lost before the body
-            /// had ended.
+            /// Returns the errors of `body` and of [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost
+            /// before the body ended.
             ///
             /// # Cancel safety
             ///
@@ -296,16 +297,16 @@ macro_rules! verbs {
                 $crate::lock::verbs::section(self.lock().await?, body).await
             }
 
-            /// Runs `body` if the lock is free now. Returns `None`, and the body does not run, where
+            /// Runs `body` if the lock is free now. Returns `None` without running the body where
             /// [`try_lock`](Self::try_lock) does.
             ///
             /// # Errors
             ///
-            /// As [`run`](Self::run).
+            /// See [`run`](Self::run).
             ///
             /// # Cancel safety
             ///
-            /// As [`run`](Self::run).
+            /// See [`run`](Self::run).
             ///
             /// # Examples
             ///
@@ -329,17 +330,17 @@ macro_rules! verbs {
                 }
             }
 
-            /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None`, and the body does not run,
-            /// where [`try_lock_for`](Self::try_lock_for) does. How long the body takes is not limited.
+            /// Runs `body` when the lock is free, waiting at most `wait` for it. Returns `None` without running the
+            /// body where [`try_lock_for`](Self::try_lock_for) does. The duration of the body is not limited.
             ///
             /// # Errors
             ///
-            /// The body's; those of [`try_lock_for`](Self::try_lock_for); [`Error::Lost`] if the lock was lost before the
-            /// body had ended.
+            /// Returns the errors of `body` and of [`try_lock_for`](Self::try_lock_for), and [`Error::Lost`] if the
+            /// lock was lost before the body ended.
             ///
             /// # Cancel safety
             ///
-            /// As [`run`](Self::run).
+            /// See [`run`](Self::run).
             ///
             /// # Examples
             ///
@@ -364,22 +365,22 @@ macro_rules! verbs {
 
             /// Leader election: acquires the lock, runs `body`, and repeats both until the body returns.
             ///
-            /// The body is the leader's work, and runs again each time this process becomes the leader. It is dropped as soon
-            /// as the lock is at risk, which is before another process can have it. The lock is then released, and acquired
-            /// again once Redis has confirmed that or the lease is over. While the server is away, this call waits; a standby
-            /// that waits for long logs no warning.
+            /// The body is the leader's work, and runs again each time this process becomes the leader. It is dropped
+            /// as soon as the lock is at risk, which is before another process can have it. The lock is then released,
+            /// and acquired again once Redis has confirmed that or the lease is over. While the server is away, this
+            /// call waits; a standby that waits a long time logs no warning.
             ///
             /// # Taking over
             ///
-            /// A leader that shuts down ends this future (for example in a `select!`) or its body: the lock is released, and
-            /// a standby takes over immediately. After a crash the lock stays until its lease is over, which is at most the
-            /// [`watchdog_timeout`](crate::LockClientBuilder::watchdog_timeout) later and, as the leader renews at every third
-            /// of it, usually at least two thirds: 20 to 30 s by default. A shorter `watchdog_timeout` shortens that, and with
-            /// it the outage of Redis that a leader survives.
+            /// To shut down, a leader ends this future (for example in a `select!`) or its body: the lock is released,
+            /// and a standby takes over immediately. After a crash the lock stays until its lease is over: at most one
+            /// [`watchdog_timeout`](crate::LockClientBuilder::watchdog_timeout) and, because the leader renews at every
+            /// third of it, usually at least two thirds, 20 to 30 s by default. A shorter `watchdog_timeout` shortens
+            /// that, and also the Redis outage that a leader survives.
             ///
             /// # Errors
             ///
-            /// The body's; and those of [`lock`](Self::lock) that do not pass by waiting
+            /// Returns the errors of `body`, and those of [`lock`](Self::lock) that are not temporary
             /// ([`Error::is_retryable`]).
             ///
             /// # Cancel safety

@@ -1,4 +1,4 @@
-//! A call that waits: for its permit, in the queue of its lock; and between attempts that fail.
+//! A waiting call: for its permit, in the queue of its lock, and between failed attempts.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -48,9 +48,9 @@ impl Waiter {
         entry: &Arc<Entry>,
         (owner, face): (&Owner, Face),
         terms: Terms,
-        wait: Wait,
+        (wait, order): (Wait, Order),
     ) -> Self {
-        let (id, notify) = entry.enqueue(owner.key(face), wait.order(), terms);
+        let (id, notify) = entry.enqueue(owner.key(face), order, terms);
         Self {
             entry: Arc::clone(entry),
             id,
@@ -67,6 +67,10 @@ impl Waiter {
 
     pub(super) fn entry(&self) -> &Arc<Entry> {
         &self.entry
+    }
+
+    pub(super) fn id(&self) -> WaiterId {
+        self.id
     }
 
     pub(super) fn thread(&self) -> i64 {
@@ -168,6 +172,7 @@ impl Waiter {
         let had_lease = |found: &HeldBy| found.lease_left.is_some();
         self.found_free = is_free;
         let lock = self.entry.name.given();
+        event!(TRACE, holder = %busy.owner, lease_left = ?busy.lease_left, is_free, "lock busy");
         if !had_lease(&busy)
             && self.found.as_deref().is_none_or(had_lease)
             && self.entry.shared().lately.is_news(("no expiry", lock))
@@ -187,6 +192,7 @@ impl Waiter {
 
     /// Waits until something changed in this process, or the limit is reached.
     async fn notified(&mut self, limit: Option<Instant>) {
+        event!(TRACE, "queued in this client");
         let long = self.since + self.entry.shared().watchdog_timeout();
         let long = Some(long).filter(|_| !self.warned);
         tokio::select! {
@@ -417,7 +423,7 @@ impl Wait {
         }
     }
 
-    fn order(self) -> Order {
+    pub(super) fn order(self) -> Order {
         match self {
             Self::Never(_) => Order::Immediate,
             Self::Until(_) | Self::Forever | Self::Standby => Order::Queued,

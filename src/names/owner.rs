@@ -35,10 +35,9 @@ use crate::names::wire;
 /// # }
 /// ```
 ///
-/// In a bare `block_on`, such as the body of a `#[tokio::main]`, calls belong to the thread. This
-/// is detected by tokio's budget per poll, so not within [`tokio::task::unconstrained`], which
-/// removes it: there each call has its own owner, and a nested `lock()` deadlocks. Use
-/// [`scope`](Self::scope) in such a body.
+/// In a bare `block_on`, such as the body of a `#[tokio::main]`, calls belong to the thread. The crate detects this by
+/// tokio's budget per poll, which [`tokio::task::unconstrained`] removes: inside it each call has its own owner, and a
+/// nested `lock()` deadlocks. Use [`scope`](Self::scope) in such a body.
 ///
 /// Calls of a [blocking](crate#features) client belong to the thread that makes them.
 ///
@@ -118,7 +117,7 @@ impl Owner {
         }
     }
 
-    /// Runs a future in which this owner is the current one.
+    /// Runs `future` with this owner as the current one.
     ///
     /// The scope covers everything polled inside, including nested scopes of other clients.
     /// `tokio::spawn` does not inherit it: wrap the spawned future too, or use
@@ -126,7 +125,7 @@ impl Owner {
     ///
     /// # Cancel safety
     ///
-    /// As safe as the future inside.
+    /// It is as cancel safe as `future`.
     ///
     /// # Examples
     ///
@@ -153,7 +152,7 @@ impl Owner {
         SCOPE.scope(scope, future).await
     }
 
-    /// The number after the colon.
+    /// Returns the number after the colon.
     ///
     /// # Examples
     ///

@@ -1,8 +1,8 @@
-//! How an attempt that may find the lock held ends.
+//! The outcome of an attempt that may find the lock held.
 
 use crate::core::HeldBy;
 
-/// What [`Lock::try_lock_or_holder`](crate::Lock::try_lock_or_holder) answers.
+/// The result of [`Lock::try_lock_or_holder`](crate::Lock::try_lock_or_holder).
 ///
 /// # Examples
 ///
@@ -17,11 +17,11 @@ use crate::core::HeldBy;
 #[derive(Debug)]
 #[must_use = "a guard that is dropped releases the lock"]
 pub enum TryLock<G> {
-    /// The lock is taken.
+    /// The lock was acquired.
     Acquired(G),
-    /// It is not.
+    /// The lock was not acquired.
     Busy {
-        /// Who holds it. `None`: it is free, and other callers of this client queue for it, or other owners for a fair
+        /// The holder. `None`: it is free, but other callers of this client queue for it, or other owners for a fair
         /// lock.
         holder: Option<HeldBy>,
     },

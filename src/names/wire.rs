@@ -181,12 +181,12 @@ impl LockName {
     }
 }
 
-/// On which channels the clients of a cluster publish that a lock is free. Outside a cluster it is always
+/// The channels on which the clients of a cluster publish that a lock is free. Outside a cluster it is always
 /// [`Classic`](Self::Classic).
 ///
-/// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones,
-/// whose messages stay on the primary that has the lock and its replicas. Redisson uses sharded ones since
-/// 3.24 or so if the server has them, and classic ones before.
+/// A cluster has two kinds of channels: classic ones, whose messages go to every node, and sharded ones, whose messages
+/// stay on the primary that has the lock and its replicas. Redisson 3.24.3 and newer use sharded ones if the
+/// server has them; 3.20.0 and older use classic ones.
 ///
 /// # Examples
 ///
@@ -207,11 +207,11 @@ pub enum Announce {
     /// [`Both`](Self::Both). Classic if the servers have no sharded channels, which came with Redis 7.0.
     #[default]
     Auto,
-    /// Sharded only: for fleets without old Redissons. It costs the cluster least.
+    /// Sharded only: for fleets without old Redisson versions. It costs the cluster least.
     Sharded,
-    /// Classic only: for old servers, and Redissons with `shardedSubscriptionMode=OFF`.
+    /// Classic only: for old servers, and Redisson with `shardedSubscriptionMode=OFF`.
     Classic,
-    /// Both, always: for Redissons older than 3.20, or that subscribe on replicas (`subscriptionMode=SLAVE`). It
+    /// Both, always: for Redisson before 3.20, or Redisson that subscribes on replicas (`subscriptionMode=SLAVE`). It
     /// costs the cluster most.
     Both,
 }

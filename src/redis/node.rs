@@ -9,6 +9,7 @@ pub(super) mod replicas;
 pub(super) mod slots;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -150,6 +151,27 @@ impl Node {
             lane.ready(limit.until).await?.ping(limit).await?;
         }
         Ok(())
+    }
+
+    /// The keys of this server that are hashes and match. Each step has the command timeout.
+    pub(super) async fn keys(
+        &self,
+        context: &ConnectionContext,
+        pattern: &Arc<str>,
+        timeout: Duration,
+    ) -> Result<Vec<String>, SendError> {
+        let (lane, mut found, mut next) = (self.lane(0, context), Vec::new(), Some("0".into()));
+        while let Some(cursor) = next {
+            let limit = Limit {
+                until: Instant::now() + timeout,
+                silence: timeout / 2,
+            };
+            let link = lane.ready(limit.until).await?;
+            let step = link.scan(&cursor, pattern, limit).await?;
+            found.extend(step.keys);
+            next = step.next;
+        }
+        Ok(found)
     }
 
     /// Waits for a turn among the calls of this kind.

@@ -223,7 +223,8 @@ impl Redis {
 /// a free lock is raised, which does no harm.
 const RAISES: &str = "local held = redis.pcall('exists', KEYS[1])\n\
     if type(held) == 'table' then return held.ok end\n\
-    return redis.call('incr', held == 1 and KEYS[1] or KEYS[2])";
+    if held == 1 then return redis.call('incr', KEYS[1]) end\n\
+    return redis.call('incr', KEYS[2])";
 
 /// RPUSH in a form without an effect: what it appends is removed again, if that is permitted. Otherwise it is not asked.
 const APPENDS: &str = "local may = redis.pcall('lrem', KEYS[1], 0, ARGV[1])\n\

@@ -2,6 +2,7 @@
 //! else.
 
 pub(super) mod address;
+pub(super) mod learned;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 mod url;
@@ -23,6 +24,8 @@ use super::transport::{Arg, CommandWords, ConnectionError};
 use crate::error::{Error, RefusalKind};
 use crate::names::wire::Announce;
 use crate::redis::settings::address::Address;
+pub(crate) use learned::AddressMap;
+use learned::LearnedAddresses;
 #[cfg(feature = "tls-rustls")]
 pub use tls::Tls;
 pub(crate) use url::Credentials;
@@ -56,6 +59,8 @@ pub(crate) struct Settings {
     pub(super) sentinel_credentials: Option<Credentials>,
     /// How releases are announced in a cluster.
     pub(super) announce: Announce,
+    /// Where announced addresses lead.
+    pub(super) learned: Arc<LearnedAddresses>,
 }
 
 /// Where a connection leads.
@@ -137,6 +142,7 @@ impl Settings {
             client_name: None,
             sentinel_credentials: None,
             announce: Announce::default(),
+            learned: Arc::default(),
         }
     }
 
@@ -154,6 +160,13 @@ impl Settings {
 
     pub(crate) fn with_announce(self, announce: Announce) -> Self {
         Self { announce, ..self }
+    }
+
+    /// Each client learns by itself, also after it was given the settings of another one.
+    pub(crate) fn with_address_map(self, map: Option<&AddressMap>) -> Result<Self, Error> {
+        let map = map.map(AddressMap::read).transpose()?;
+        let learned = Arc::new(LearnedAddresses::new(map));
+        Ok(Self { learned, ..self })
     }
 
     /// Those given last count, if any are.
@@ -174,7 +187,7 @@ impl Settings {
 
     /// Whether chance has a say in when the next attempt to connect is made. Over a transport of a
     /// test what happens depends on its causes alone.
-    pub(super) fn is_scattered(&self) -> bool {
+    pub(crate) fn is_scattered(&self) -> bool {
         matches!(self.target, Target::Server(_))
     }
 
@@ -286,6 +299,7 @@ impl Settings {
             client_name: None,
             sentinel_credentials: None,
             announce: Announce::default(),
+            learned: Arc::default(),
         })
     }
 }

@@ -54,8 +54,14 @@ scripts! {
     READ_RENEW = "read_write/read_renew" after lua!("read_write/keys");
     WRITE_ACQUIRE = "read_write/write_acquire";
     WRITE_RELEASE = "read_write/write_release";
+    DOWNGRADE = "read_write/downgrade";
     RW_FORCE_UNLOCK = "read_write/force_unlock" after lua!("read_write/keys");
     RW_INSPECT = "read_write/inspect" after lua!("read_write/keys");
+    TAKE_OVER = "acquire" after lua!("take_over");
+    FENCED_TAKE_OVER = "fenced/acquire" after lua!("fenced/take_over");
+    STRING_TAKE_OVER = "string/acquire" after lua!("string/take_over");
+    FAIR_TAKE_OVER = "fair/acquire" after lua!("fair/queue"), lua!("fair/take_over");
+    WRITE_TAKE_OVER = "read_write/write_acquire" after lua!("read_write/take_over");
     GUARDED = "guarded" after "local look = function() ", lua!("look"), "end\n";
     FENCED_GUARDED = "guarded" after "local look = function() ", lua!("fenced/look"), "end\n";
     STRING_GUARDED = "guarded" after "local look = function() ", lua!("string/look"), "end\n";
@@ -66,6 +72,8 @@ scripts! {
 /// KEYS, and a token in place of the reply 1.
 pub(super) struct Scripts {
     pub(super) acquire: &'static ServerScript,
+    /// For a kind of which one owner alone holds a lock.
+    pub(super) take_over: Option<&'static ServerScript>,
     pub(super) release: &'static ServerScript,
     pub(super) pass: &'static ServerScript,
     pub(super) renew: &'static ServerScript,
@@ -82,6 +90,7 @@ pub(super) struct Scripts {
 
 static PLAIN: Scripts = Scripts {
     acquire: &ACQUIRE,
+    take_over: Some(&TAKE_OVER),
     release: &RELEASE,
     pass: &PASS,
     renew: &RENEW,
@@ -95,6 +104,7 @@ static PLAIN: Scripts = Scripts {
 
 static FENCED: Scripts = Scripts {
     acquire: &FENCED_ACQUIRE,
+    take_over: Some(&FENCED_TAKE_OVER),
     pass: &FENCED_PASS,
     inspect_with_token: Some(&FENCED_INSPECT),
     guarded: &FENCED_GUARDED,
@@ -103,6 +113,7 @@ static FENCED: Scripts = Scripts {
 
 static STRING: Scripts = Scripts {
     acquire: &STRING_ACQUIRE,
+    take_over: Some(&STRING_TAKE_OVER),
     release: &STRING_RELEASE,
     pass: &STRING_PASS,
     renew: &STRING_RENEW,
@@ -117,15 +128,17 @@ static STRING: Scripts = Scripts {
 /// It is never handed over: that would overtake the queue.
 static FAIR: Scripts = Scripts {
     acquire: &FAIR_ACQUIRE,
+    take_over: Some(&FAIR_TAKE_OVER),
     release: &FAIR_RELEASE,
     inspect_queue: Some(&FAIR_INSPECT),
     force_unlock: &FAIR_FORCE_UNLOCK,
     ..PLAIN
 };
 
-/// Neither part is handed over: others may read, or wait to read.
+/// Neither part is handed over to another owner: others may read, or wait to read.
 static READ: Scripts = Scripts {
     acquire: &READ_ACQUIRE,
+    take_over: None,
     release: &READ_RELEASE,
     renew: &READ_RENEW,
     ..WRITE
@@ -133,7 +146,10 @@ static READ: Scripts = Scripts {
 
 static WRITE: Scripts = Scripts {
     acquire: &WRITE_ACQUIRE,
+    take_over: Some(&WRITE_TAKE_OVER),
     release: &WRITE_RELEASE,
+    // To the same owner, which reads.
+    pass: &DOWNGRADE,
     force_unlock: &RW_FORCE_UNLOCK,
     inspect: &RW_INSPECT,
     ..PLAIN
@@ -157,6 +173,7 @@ impl Scripts {
 pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static ServerScript> {
     let Scripts {
         acquire,
+        take_over,
         release,
         pass,
         renew,
@@ -177,7 +194,9 @@ pub(crate) fn of_kind(kind: LockKind) -> Vec<&'static ServerScript> {
         touch,
         guarded,
     ];
-    let some = [*inspect_with_token, *inspect_queue].into_iter().flatten();
+    let some = [*take_over, *inspect_with_token, *inspect_queue]
+        .into_iter()
+        .flatten();
     let leave = kind.has_queue().then_some(&FAIR_LEAVE);
     always.into_iter().chain(some).chain(leave).collect()
 }

@@ -10,6 +10,7 @@
 
 mod latest;
 mod leavers;
+mod unlocks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use crate::state::shared::Shared;
 
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
+pub(crate) use unlocks::BegunUnlock;
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -431,51 +433,6 @@ impl Entry {
         self.state.lock().core.note_report()
     }
 
-    /// Begins an unlock, and returns the release that begins with it: the caller drives its job. `None`: the hold
-    /// was released before.
-    pub(crate) fn unlock(
-        self: &Arc<Self>,
-        owner: OwnerKey,
-        hold: HoldId,
-    ) -> Result<Option<(Option<OpId>, Outcome)>, LossReason> {
-        let unlock = self.step_with(|state, now, out| {
-            if !state.core.unlock(now, owner, hold, out)? {
-                return Ok(None);
-            }
-            // Its cell is there before the mutex is free, so that no outcome can be missed.
-            let (cell, outcome) = oneshot::channel();
-            state.unlocks.insert(hold, cell);
-            let begins = out.jobs.iter().position(|(of, _)| *of == owner);
-            let release = begins.map(|nth| out.jobs.remove(nth).1);
-            Ok(Some((release, outcome)))
-        })?;
-        if let Some((None, _)) = unlock {
-            let waiting = self.locks.waiting_jobs.lock();
-            let job = waiting.get(&(self.id, owner)).cloned();
-            drop(waiting);
-            job.iter().for_each(|job| job.notify_one());
-        }
-        Ok(unlock)
-    }
-
-    /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
-    pub(crate) async fn joined(&self, owner: OwnerKey) {
-        let key = (self.id, owner);
-        let _registered = WaitingJob {
-            locks: &self.locks,
-            key,
-        };
-        let joined = Arc::new(Notify::new());
-        self.locks
-            .waiting_jobs
-            .lock()
-            .insert(key, Arc::clone(&joined));
-        // Registered before it looks, so that no caller is missed.
-        while !self.peek(|core| core.is_awaited(owner)) {
-            joined.notified().await;
-        }
-    }
-
     /// An owner leaves the queue with the next call. `Some`: the task that has it sends for all that join.
     pub(crate) fn join_leavers(self: &Arc<Self>, leaver: Leaver) -> Option<Sending> {
         let mut leavers = self.locks.leavers.lock();
@@ -569,18 +526,6 @@ impl Timed for Entry {
             Some(place) => _ = timers.insert(owner, place),
             None => _ = timers.remove(&owner),
         }
-    }
-}
-
-/// A job that waits, until it is dropped.
-struct WaitingJob<'a> {
-    locks: &'a Locks,
-    key: (u64, OwnerKey),
-}
-
-impl Drop for WaitingJob<'_> {
-    fn drop(&mut self) {
-        self.locks.waiting_jobs.lock().remove(&self.key);
     }
 }
 

@@ -11,10 +11,12 @@ pub(crate) use without::{Acquiring, Class, Holding, count, describe};
 #[cfg(feature = "metrics")]
 mod with_metrics {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use metrics::{Label, Unit};
     use tokio::time::Instant;
 
+    use crate::base::connected;
     use crate::base::runtime::isolated;
     use crate::core::{Ending, Total};
     use crate::kind::LockKind;
@@ -22,8 +24,10 @@ mod with_metrics {
     use crate::state::hold_status::HoldStatus;
 
     const ACQUIRES: &str = "redisson_lock_acquires_total";
+    const WAITING: &str = "redisson_lock_waiting";
     const WAIT: &str = "redisson_lock_wait_seconds";
     const HOLDS: &str = "redisson_lock_holds_total";
+    const HELD: &str = "redisson_lock_held";
     const HOLD: &str = "redisson_lock_hold_seconds";
     const LOST: &str = "redisson_lock_lost_total";
     const GIVEN_UP: &str = "redisson_lock_given_up_total";
@@ -37,6 +41,11 @@ mod with_metrics {
                 Unit::Count,
                 "Calls that acquire a lock, nested ones included, by class and outcome"
             );
+            metrics::describe_gauge!(
+                WAITING,
+                Unit::Count,
+                "Calls that acquire a lock and have not ended, by class"
+            );
             metrics::describe_histogram!(
                 WAIT,
                 Unit::Seconds,
@@ -47,6 +56,7 @@ mod with_metrics {
                 Unit::Count,
                 "Holds that have ended, by class and outcome"
             );
+            metrics::describe_gauge!(HELD, Unit::Count, "Guards that are kept, by class");
             metrics::describe_histogram!(HOLD, Unit::Seconds, "How long locks were held, by class");
             metrics::describe_counter!(LOST, Unit::Count, "Holds that were lost");
             metrics::describe_counter!(
@@ -54,6 +64,7 @@ mod with_metrics {
                 Unit::Count,
                 "Background releases that gave up and left the lock to its lease"
             );
+            connected::describe();
             for name in [LOST, GIVEN_UP] {
                 metrics::counter!(name).increment(0);
             }
@@ -102,11 +113,28 @@ mod with_metrics {
         }
     }
 
+    /// One more of a gauge, for as long as this lives.
+    struct Gauged(&'static str, Class);
+
+    impl Gauged {
+        fn new(name: &'static str, class: Class) -> Self {
+            isolated(|| metrics::gauge!(name, class.labels(None)).increment(1));
+            Self(name, class)
+        }
+    }
+
+    impl Drop for Gauged {
+        fn drop(&mut self) {
+            isolated(|| metrics::gauge!(self.0, self.1.labels(None)).decrement(1));
+        }
+    }
+
     /// A call that acquires. Dropped while it waits, it was cancelled.
     pub(crate) struct Acquiring {
         class: Class,
         since: Instant,
         outcome: &'static str,
+        waiting: Option<Gauged>,
     }
 
     impl Acquiring {
@@ -115,11 +143,13 @@ mod with_metrics {
                 class,
                 since: Instant::now(),
                 outcome: "failed",
+                waiting: None,
             }
         }
 
         pub(crate) fn waits(&mut self) {
             self.outcome = "cancelled";
+            self.waiting = Some(Gauged::new(WAITING, self.class));
         }
 
         pub(crate) fn ended<T, E>(mut self, outcome: &Result<TryLock<T>, E>) {
@@ -150,6 +180,7 @@ mod with_metrics {
         since: Instant,
         status: Arc<HoldStatus>,
         detached: bool,
+        _held: Gauged,
     }
 
     impl Holding {
@@ -159,11 +190,16 @@ mod with_metrics {
                 since: Instant::now(),
                 status: Arc::clone(status),
                 detached: false,
+                _held: Gauged::new(HELD, class),
             }
         }
 
         pub(crate) fn detached(mut self) {
             self.detached = true;
+        }
+
+        pub(crate) fn held(&self) -> Duration {
+            self.since.elapsed()
         }
     }
 
@@ -187,6 +223,9 @@ mod with_metrics {
 #[cfg(not(feature = "metrics"))]
 mod without {
     use std::sync::Arc;
+    use std::time::Duration;
+
+    use tokio::time::Instant;
 
     use crate::core::Total;
     use crate::kind::LockKind;
@@ -218,13 +257,17 @@ mod without {
         pub(crate) fn ended<T, E>(self, _: &Result<TryLock<T>, E>) {}
     }
 
-    pub(crate) struct Holding;
+    pub(crate) struct Holding(Instant);
 
     impl Holding {
         pub(crate) fn begin(_: Class, _: &Arc<HoldStatus>) -> Self {
-            Self
+            Self(Instant::now())
         }
 
         pub(crate) fn detached(self) {}
+
+        pub(crate) fn held(&self) -> Duration {
+            self.0.elapsed()
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use crate::{Problem, cargo, ended, tools};
+use crate::{Problem, cargo, ended, release, tools};
 
 /// The published documentation of this workspace, as it is built here.
 const PUBLISHED: &str = "https://docs.rs/redisson-lock";
@@ -24,19 +24,23 @@ pub fn run() -> Result<(), Problem> {
     check()
 }
 
-/// Without warnings, of which one is a link between pages of the source that leads nowhere.
+/// As docs.rs builds it: the features and flags are those that it finds in the manifests. Without warnings, of which one
+/// is a link between pages of the source that leads nowhere.
 fn make() -> Result<(), Problem> {
     let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
-    for package in [
-        "redisson-lock",
-        "redisson-lock-macros",
-        "redisson-lock-test",
-    ] {
-        docs.args(["--package", package]);
+    let (mut features, mut flags) = (Vec::new(), vec!["-D warnings".to_owned()]);
+    for package in release::published()? {
+        // Cargo is told not to document the program.
+        if package.name == "redisson-lock-cli" {
+            continue;
+        }
+        docs.args(["--package", &package.name]);
+        let wanted = package.docs_rs_features.iter();
+        features.extend(wanted.map(|feature| format!("{}/{feature}", package.name)));
+        flags.extend(package.docs_rs_flags);
     }
-    let features = "redisson-lock/blocking,redisson-lock/macros,redisson-lock/metrics,redisson-lock/serde,redisson-lock/tls-rustls";
-    docs.args(["--features", features])
-        .env("RUSTDOCFLAGS", "-D warnings");
+    docs.args(["--features", &features.join(",")])
+        .env("RUSTDOCFLAGS", flags.join(" "));
     ended(&mut docs, "the documentation has warnings")
 }
 

@@ -22,10 +22,11 @@ pub fn run() -> Result<(), Problem> {
     Ok(())
 }
 
-const FEATURES: [&str; 6] = [
+const FEATURES: [&str; 7] = [
     "blocking",
     "macros",
     "metrics",
+    "redisson-config",
     "serde",
     "test-util",
     "tls-rustls",

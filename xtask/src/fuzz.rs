@@ -4,10 +4,9 @@
 //! code.
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{Problem, cargo, ended, tools};
+use crate::{Problem, ended, tools};
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -18,7 +17,7 @@ pub struct Options {
 
 pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     tools::system_package("c++", ("g++", "gcc"), install)?;
-    let tool = cargo_fuzz(install)?;
+    let tool = tools::cargo_tool("cargo-fuzz", VERSION, install)?;
     let target = tools::target().join("fuzz");
     // What was found, and what reached new code, is tried first the next time.
     let (corpus, found) = (target.join("corpus"), target.join("found"));
@@ -51,29 +50,5 @@ pub fn run(options: &Options, install: bool) -> Result<(), Problem> {
     ended(&mut fuzzer, format!("{failed} {}", found.display()))
 }
 
-/// The version that is known to work, in the target folder.
-fn cargo_fuzz(install: bool) -> Result<PathBuf, Problem> {
-    let folder = tools::target().join("tools");
-    let tool = folder.join("bin/cargo-fuzz");
-    if tool.is_file() {
-        return Ok(tool);
-    }
-    if !install {
-        return Err(Problem::to_do(format!(
-            "cargo-fuzz is missing: cargo install cargo-fuzz --version {VERSION} --locked --root {}",
-            folder.display()
-        )));
-    }
-    println!(
-        "installing cargo-fuzz {VERSION} into {} (--no-install forbids it)",
-        folder.display()
-    );
-    let mut installation = cargo(&["install", "--quiet", "--locked", "cargo-fuzz"]);
-    installation
-        .args(["--version", VERSION, "--root"])
-        .arg(&folder);
-    ended(&mut installation, "cargo-fuzz does not install")?;
-    Ok(tool)
-}
-
+/// The version that is known to work.
 const VERSION: &str = "0.13.2";

@@ -24,6 +24,7 @@ mod packages;
 mod page;
 mod pair;
 mod peers;
+mod release;
 mod sim;
 mod test;
 mod tools;
@@ -71,6 +72,10 @@ enum Task {
     Features,
     /// Whether the declared Rust version is enough for the newest dependencies
     Msrv,
+    /// Whether this commit could be released, without publishing anything
+    ///
+    /// Packages every published crate, builds the documentation as docs.rs does, and compares with the last release.
+    Release,
     /// Plants bugs in a copy of the tree, and sees whether the tests find them
     ///
     /// The rows of the bugs in docs/planted-bugs.md are written.
@@ -95,6 +100,7 @@ fn main() -> ExitCode {
         Task::Docs => docs::run(),
         Task::Features => features::run(),
         Task::Msrv => msrv::run(),
+        Task::Release => release::run(install),
         Task::Mutants(options) => mutants::run(&options, install),
     };
     match done {

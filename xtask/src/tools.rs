@@ -75,6 +75,29 @@ pub fn system_package(command: &str, package: Package, install: bool) -> Result<
     packages::install(&[package], &what_for, "and try again.", install)
 }
 
+/// Finds a program of cargo's, or installs it: this version, into the target folder.
+pub fn cargo_tool(name: &str, version: &str, install: bool) -> Result<PathBuf, Problem> {
+    let folder = target().join("tools");
+    let tool = folder.join("bin").join(name);
+    if tool.is_file() {
+        return Ok(tool);
+    }
+    let folder_shown = folder.display();
+    if !install {
+        return Err(Problem::to_do(format!(
+            "{name} is missing: cargo install {name} --version {version} --locked --root {folder_shown}"
+        )));
+    }
+    println!("installing {name} {version} into {folder_shown} (--no-install forbids it)");
+    let mut installation = cargo(&["install", "--quiet", "--locked", name]);
+    installation.args(["--version", version, "--root"]);
+    ended(
+        installation.arg(&folder),
+        format!("{name} does not install"),
+    )?;
+    Ok(tool)
+}
+
 /// A script that ends where one of its commands fails.
 pub fn shell(script: &str, folder: &Path) -> Command {
     let mut command = Command::new("sh");

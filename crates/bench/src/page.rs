@@ -11,8 +11,8 @@ use crate::context::{Context, Form};
 use crate::jvm;
 use crate::plots;
 use crate::results::{self, Outcome};
-use crate::sample::{self, Spread};
-use crate::scenario::{RSLOCK, SCENARIOS};
+use crate::sample;
+use crate::scenario::{OURS, RSLOCK, SCENARIOS};
 use crate::sweeps::Sweep;
 use crate::targets;
 
@@ -71,34 +71,33 @@ const KINDS_BEGIN: &str =
     "<!-- Written by `cargo xtask bench --only fair16 --only readers16`, or with the page. -->";
 const END: &str = "<!-- End of the part. -->";
 
-/// The part of the README: rates and CPU compared with Redisson and rslock.
+/// The part of the README: rates and CPU of the systems that people compare.
 fn short(outcomes: &[Outcome]) -> String {
-    let ratio = |scenario: &str, system: &str, figure: &str| {
+    let cell = |scenario: &str, system: &str, figure: &str, digits| {
         let median = || {
             let outcome = outcomes.iter().find(|one| one.scenario.name == scenario)?;
-            let ratios = outcome.ratios(outcome.row(system)?, figure);
-            Some(format!("{:.2}", Spread::of(ratios)?.median))
+            Some(outcome.row(system)?.spread(figure)?.median)
         };
-        median().unwrap_or_else(|| "(not measured)".to_owned())
+        median().map_or_else(|| "–".to_owned(), |value| results::number(value, digits))
     };
-    let rate = |scenario, system| ratio(scenario, system, sample::PER_SECOND);
-    let cpu = |scenario| ratio(scenario, jvm::NAME, sample::CPU);
-    format!(
-        "\
-Compared with {redisson} on one machine, this crate runs {} times as many lock/unlock cycles per second with one
-task, {} times with 64 tasks and a lock each, and {} times with 16 tasks sharing one lock; holding 10,000 locks
-uses {} times the CPU time, and holding 50,000 uses {} times. Compared with {RSLOCK}, which does less per lock, it
-runs {} times as many cycles with one task, and {} times with 64 tasks and a lock each.
-",
-        rate("solo", jvm::NAME),
-        rate("spread64", jvm::NAME),
-        rate("contend16", jvm::NAME),
-        cpu("hold10k"),
-        cpu("hold50k"),
-        rate("solo", RSLOCK),
-        rate("spread64", RSLOCK),
-        redisson = jvm::NAME,
-    )
+    let systems = [OURS, jvm::NAME, RSLOCK];
+    let mut text = format!("| | {} |\n|---|---:|---:|---:|\n", systems.join(" | "));
+    for (what, scenario, figure, digits) in [
+        ("cycles per second, one task", "solo", sample::PER_SECOND, 0),
+        ("64 tasks, a lock each", "spread64", sample::PER_SECOND, 0),
+        ("16 tasks, one lock", "contend16", sample::PER_SECOND, 0),
+        (
+            "CPU ms per second, 10,000 locks held",
+            "hold10k",
+            sample::CPU,
+            0,
+        ),
+        ("50,000 locks held", "hold50k", sample::CPU, 0),
+    ] {
+        let cells = systems.map(|system| cell(scenario, system, figure, digits));
+        let _ = writeln!(text, "| {what} | {} |", cells.join(" | "));
+    }
+    text
 }
 
 fn text(outcomes: &[Outcome], drawn: &[(String, String)], run: &str) -> String {

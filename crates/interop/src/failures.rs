@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use crate::doomed::Doomed;
-use crate::fixture::{Fixture, Load, QUICK, Scenario, between, eventually};
+use crate::fixture::{ALL, Fixture, Load, QUICK, Scenario, between, eventually};
 use crate::stored::channel;
 use crate::waiting::{begin, is_woken_by};
 use test_support::{Monitor, ms};
@@ -15,8 +15,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("killed_waiter", killed_waiter).load(Load::Process),
         Scenario::new("paused_holder", paused_holder).load(Load::Process),
         Scenario::new("paused_waiter", paused_waiter).load(Load::Process),
-        Scenario::new("interrupted_try_lock", interrupted_try_lock)
-            .not_first(&["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"]),
+        Scenario::new("interrupted_try_lock", interrupted_try_lock).not_first(ALL),
         Scenario::new("lk07_testLockUninterruptibly", lk07).not_second(&["3.6.5"]),
         Scenario::new("lk12_testAutoExpire", lk12),
     ]

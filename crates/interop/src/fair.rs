@@ -6,15 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::doomed::Doomed;
-use crate::fixture::{Fixture, Load, Scenario, between, eventually};
+use crate::fixture::{ALL, Fixture, Load, Scenario, between, eventually};
 use crate::party::Party;
 use crate::stored::{Queue, since_1970};
 use crate::waiting::{begin, is_woken_by};
 use crate::{contention, failures, holding, waiting};
 use test_support::{Control, Monitor, ms, stalls};
-
-/// What only our side does.
-const ALL: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
 
 /// Without name mappers, or with one that does not change the name of the queue: Redisson before 3.52.
 const WITHOUT_PREFIX: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3"];

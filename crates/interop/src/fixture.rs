@@ -25,7 +25,7 @@ pub struct Scenario {
     pub short: bool,
     pub load: Load,
     pub topology: Topology,
-    /// Versions of Redisson that cannot be the first party; `docs/protocol.md` says why.
+    /// Versions of Redisson that cannot be the first party; the scenario, or the name of the list, says why.
     pub not_first: &'static [&'static str],
     /// Versions that cannot be the second.
     pub not_second: &'static [&'static str],
@@ -82,6 +82,9 @@ impl Scenario {
         }
     }
 }
+
+/// Every Redisson: in these scenarios that side is ours.
+pub const ALL: &[&str] = &["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"];
 
 /// What a scenario does to the machine. Loads run one after the other, so that who burns the
 /// processor does not run beside who measures time.

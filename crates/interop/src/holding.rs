@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redisson_lock::LossReason;
 
-use crate::fixture::{Fixture, QUICK, Scenario, between};
+use crate::fixture::{ALL, Fixture, QUICK, Scenario, between};
 use crate::party::{Client, Party};
 use crate::waiting::{begin, is_woken_by};
 use crate::worker::{Fail, kind_of};
@@ -36,6 +36,9 @@ pub fn scenarios() -> Vec<Scenario> {
             force_unlock_of_a_fixed_lease,
         ),
         Scenario::new("unlock_of_what_another_took", unlock_of_what_another_took).short(),
+        Scenario::new("taken_over", taken_over)
+            .short()
+            .not_second(ALL),
         Scenario::new("lk05_testRemainTimeToLive2", lk05)
             .not_first(&["3.12.5", "3.20.0", "3.24.3"]),
         Scenario::new("lk08_testForceUnlock", lk08),
@@ -274,6 +277,24 @@ async fn forced(fixture: Fixture, lease: Option<Duration>) {
         "it is free"
     );
     second.unlock(name).await.expect("held");
+}
+
+/// The former holder finds that it has lost the lock, and a third owner, of its side, gets it after the new holder.
+pub async fn taken_over(fixture: Fixture) {
+    let (first, second, name) = &fixture.workers();
+    first.lock(name, None).await.expect("free");
+    let third = fixture.first.worker();
+    let waiting = begin(&third, name);
+    second.take_over(name).await;
+    assert!(second.is_held(name).await && !first.is_held(name).await);
+    let before = fixture.seen(name);
+    first.unlock_too_late(name).await;
+    assert_eq!(fixture.seen(name), before, "nothing changed");
+    assert!(!waiting.is_finished());
+    second.unlock(name).await.expect("held");
+    let (taken, _) = waiting.await.expect("no panic");
+    taken.expect("it comes next");
+    third.unlock(name).await.expect("held");
 }
 
 /// Not told yet, the old holder unlocks: that must not touch the new one.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::fixture::{Fixture, Load, Scenario};
+use crate::fixture::{ALL, Fixture, Load, Scenario};
 use crate::waiting::{begin, is_woken_by};
 use crate::{contention, failures, holding, tokens, waiting};
 use test_support::ms;
@@ -50,7 +50,7 @@ pub fn scenarios() -> Vec<Scenario> {
         Scenario::new("fenced_tokens_grow", fenced_tokens_grow).short(),
         Scenario::new("fenced_tokens_of_processes", tokens::of_processes)
             .load(Load::Processor)
-            .not_first(&["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"]),
+            .not_first(ALL),
         Scenario::new("fenced_tokens_of_many", fenced_tokens_of_many).load(Load::Processor),
         Scenario::new("fenced_scripts_executed_twice", |fixture| {
             contention::scripts_executed_twice(fixture.of_kind("fenced"))
@@ -68,7 +68,7 @@ pub fn scenarios() -> Vec<Scenario> {
             beside_eight_tasks(fixture.of_kind("spin"))
         })
         .load(Load::Processor)
-        .not_first(&["3.6.5", "3.12.5", "3.20.0", "3.24.3", "3.52.0", "4.7.0"]),
+        .not_first(ALL),
     ]);
     let new_enough = |scenario: Scenario| match scenario.not_first {
         [] => scenario.not_first(WITHOUT).not_second(WITHOUT),

@@ -200,6 +200,29 @@ impl Worker {
         }
     }
 
+    /// Takes the lock over from its holder. Only ours can.
+    pub async fn take_over(&self, name: &str) {
+        let lock = self.rust(name, None);
+        let holder = lock.inspect().await.expect("answered").expect("held");
+        let taken = lock.take_over(&holder).await.expect("answered");
+        self.keep(name, taken.expect("the holder that was seen has it"));
+    }
+
+    /// Makes the latest write hold a read hold. Only ours can in one step.
+    pub async fn downgrade(&self, name: &str) {
+        let Side::Rust { guards, .. } = &self.side else {
+            unreachable!("Redisson has no such method");
+        };
+        let writes = named(Some(Part::Write), name);
+        let guard = guards
+            .lock()
+            .expect("unpoisoned")
+            .get_mut(&writes)
+            .and_then(Vec::pop);
+        let reads = guard.expect("it writes").downgrade().await;
+        self.reads().keep(name, reads.expect("answered"));
+    }
+
     /// Force-unlocks the lock. The answer is whether anybody did; the oldest Redisson
     /// does not say.
     pub async fn force_unlock(&self, name: &str) -> Result<Option<bool>, Fail> {

@@ -29,6 +29,7 @@ mod proxy;
 mod replies;
 pub mod resource;
 mod rolls;
+pub mod script_text;
 mod scripts;
 mod sentinel;
 mod server;

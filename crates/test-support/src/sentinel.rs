@@ -88,6 +88,22 @@ impl Sentinels {
         )
     }
 
+    /// The URL with this sentinel alone.
+    pub fn url_of(&self, nth: usize) -> String {
+        let port = self.sentinels[nth].port;
+        format!("redis-sentinel://127.0.0.1:{port}?sentinelServiceName={SERVICE}")
+    }
+
+    /// Where a server listens.
+    pub fn port(&self, nth: usize) -> u16 {
+        self.servers[nth].port
+    }
+
+    /// Where a sentinel listens.
+    pub fn sentinel_port(&self, nth: usize) -> u16 {
+        self.sentinels[nth].port
+    }
+
     /// Where a sentinel listens for TLS.
     pub fn tls_port(&self, nth: usize) -> u16 {
         self.sentinels[nth].tls_port.expect("started with one")

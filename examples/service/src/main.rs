@@ -14,8 +14,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use redisson_lock::{Error, LockClient, TryLock};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use redisson_lock::{Error, ErrorKind, LockClient, TryLock};
 use serde_json::json;
 use tokio::net::TcpListener;
 
@@ -26,7 +26,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let redis = redis.unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
     let address = arguments.next();
     let address = address.unwrap_or_else(|| "127.0.0.1:8080".to_owned());
-    let metrics = PrometheusBuilder::new().install_recorder()?;
+    // Buckets, unlike quantiles, can be added up over instances.
+    let metrics = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)?
+        .install_recorder()?;
     let upkeep = metrics.clone();
     tokio::spawn(async move {
         // Otherwise what nobody scrapes is kept.
@@ -59,6 +62,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         })
         .await
 }
+
+/// Seconds, from a free lock to one that is waited for for long.
+const BUCKETS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0,
+];
 
 fn routes(service: Service) -> Router {
     Router::new()
@@ -137,10 +145,10 @@ impl From<Error> for Failed {
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        let status = if self.0.is_retryable() {
-            StatusCode::SERVICE_UNAVAILABLE
-        } else {
-            StatusCode::INTERNAL_SERVER_ERROR
+        let status = match self.0.kind() {
+            ErrorKind::Busy => StatusCode::CONFLICT,
+            ErrorKind::Unavailable | ErrorKind::Closed => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         (status, self.0.to_string()).into_response()
     }

@@ -1,57 +1,11 @@
 //! The service as its users see it: at a real server, over HTTP, and ended by a signal.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+mod instance;
 
+use std::process::Command;
+
+use instance::{Instance, ask};
 use test_support::{Proxy, TestServer, eventually, ms, tokio};
-
-/// An instance of the service.
-struct Instance {
-    process: Child,
-    address: String,
-}
-
-impl Instance {
-    fn start(redis: &str) -> Self {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_service"))
-            .args([redis, "127.0.0.1:0"])
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let mut line = String::new();
-        let stdout = process.stdout.take().expect("a pipe");
-        BufReader::new(stdout).read_line(&mut line).expect("a line");
-        let address = line.trim().strip_prefix("listening on ");
-        Self {
-            address: address.expect("its address").to_owned(),
-            process,
-        }
-    }
-
-    fn ask(&self, request: &str) -> (u16, String) {
-        ask(&self.address, request)
-    }
-}
-
-/// The status and the body of an answer.
-fn ask(address: &str, request: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    let text = format!("{request} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n");
-    stream.write_all(text.as_bytes()).expect("sent");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    let status = head.split(' ').nth(1).expect("a status");
-    (status.parse().expect("a number"), body.to_owned())
-}
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_sells_reports_is_ready_counts_and_ends_behind_its_requests() {

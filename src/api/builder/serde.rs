@@ -1,5 +1,6 @@
 //! A builder in a configuration file: each setting under the name of its method, durations as `30s`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -7,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::LockClientBuilder;
 use crate::core::HandOff;
 use crate::names::wire::Announce;
-use crate::redis::{Credentials, SyncReplicas, Tls};
+use crate::redis::{AddressMap, Credentials, SyncReplicas, Tls};
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
 #[derive(Serialize, Deserialize)]
@@ -31,6 +32,8 @@ struct BuilderSettings {
     #[serde(with = "humantime_serde")]
     retry_for: Option<Duration>,
     #[serde(with = "humantime_serde")]
+    connect_for: Option<Duration>,
+    #[serde(with = "humantime_serde")]
     fair_wait: Duration,
     #[serde(serialize_with = "is_on", deserialize_with = "by_switch")]
     handoff: HandOff,
@@ -40,6 +43,13 @@ struct BuilderSettings {
     #[serde(skip)]
     sentinel_credentials: Option<Credentials>,
     announce: Announce,
+    /// A function does not belong into a file.
+    #[serde(
+        skip_serializing_if = "has_no_entries",
+        serialize_with = "entries",
+        deserialize_with = "by_entries"
+    )]
+    address_map: Option<AddressMap>,
     sync_replicas: Option<SyncReplicas>,
     /// Not written if there are none: a build without TLS does not know the name.
     #[cfg_attr(feature = "tls-rustls", serde(skip_serializing_if = "Option::is_none"))]
@@ -53,6 +63,22 @@ fn is_on<S: Serializer>(handoff: &HandOff, serializer: S) -> Result<S::Ok, S::Er
 
 fn by_switch<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HandOff, D::Error> {
     bool::deserialize(deserializer).map(Into::into)
+}
+
+fn has_no_entries(map: &Option<AddressMap>) -> bool {
+    !matches!(map, Some(AddressMap::Entries(_)))
+}
+
+fn entries<S: Serializer>(map: &Option<AddressMap>, serializer: S) -> Result<S::Ok, S::Error> {
+    match map {
+        Some(AddressMap::Entries(entries)) => entries.serialize(serializer),
+        Some(AddressMap::Function(_)) | None => serializer.serialize_none(),
+    }
+}
+
+fn by_entries<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<AddressMap>, D::Error> {
+    let entries = Option::<BTreeMap<String, String>>::deserialize(deserializer)?;
+    Ok(entries.map(AddressMap::Entries))
 }
 
 impl Serialize for LockClientBuilder {

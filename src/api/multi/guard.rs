@@ -1,4 +1,4 @@
-//! Several holds as their owner sees them: what is known of them together, their loss and their release.
+//! Several holds as their owner sees them: their common state, loss and release.
 
 use std::fmt;
 use std::future::Future;
@@ -20,8 +20,8 @@ use crate::lock::{LockGuard, at_risk};
 /// Several locks that are held together. Release them with [`unlock`](Self::unlock), or drop the guard to release them
 /// in the background.
 ///
-/// Each lock is released as its own guard would be: see [`LockGuard`]. If one of them is lost, the others are held and
-/// renewed until the guard is unlocked or dropped.
+/// Each lock is released as its own guard would release it: see [`LockGuard`]. If one of them is lost, the others are
+/// held and renewed until the guard is unlocked or dropped.
 ///
 /// # Examples
 ///
@@ -52,12 +52,12 @@ impl MultiGuard {
         Self { hold, guards, name }
     }
 
-    /// Releases all of them, side by side, and reports whether all were held until now.
+    /// Releases all of them concurrently, and reports whether all were held until now.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] with the name of the lock that was lost first; otherwise the first error of an
-    /// [unlock](LockGuard::unlock), which names its lock. The others are released all the same.
+    /// Returns [`Error::Lost`] with the name of the lock that was lost first; otherwise the first
+    /// [unlock](LockGuard::unlock) error, which names its lock. The others are still released.
     ///
     /// # Cancel safety
     ///
@@ -94,11 +94,12 @@ impl MultiGuard {
     ///
     /// # Errors
     ///
-    /// As [`LockGuard::extend`], of the first lock that fails. The leases of others may have been extended.
+    /// See [`LockGuard::extend`]. Returns the error of the first lock that fails; the leases of others may have been
+    /// extended.
     ///
     /// # Cancel safety
     ///
-    /// As [`LockGuard::extend`].
+    /// See [`LockGuard::extend`].
     ///
     /// # Examples
     ///
@@ -188,8 +189,8 @@ impl fmt::Debug for MultiGuard {
     }
 }
 
-/// Several holds, from local information: what the body of [`MultiLock::run`](crate::MultiLock::run) sees, and what a
-/// [`MultiGuard`] dereferences to. It cannot release them.
+/// Several holds, from local information: the argument of a [`MultiLock::run`](crate::MultiLock::run) body, and the
+/// `Deref` target of a [`MultiGuard`]. It cannot release them.
 ///
 /// # Examples
 ///
@@ -206,7 +207,7 @@ pub struct MultiHold {
 }
 
 impl MultiHold {
-    /// The holds of the single locks, in the order in which [`MultiLock::new`](crate::MultiLock::new) has them.
+    /// Returns the holds of the single locks, in the order given to [`MultiLock::new`](crate::MultiLock::new).
     ///
     /// # Examples
     ///
@@ -221,7 +222,7 @@ impl MultiHold {
         &self.members
     }
 
-    /// Current state of all of them: *lost* if one is lost, *at risk* if one is.
+    /// Returns the current state of all of them: *lost* if one is lost, *at risk* if one is.
     ///
     /// # Examples
     ///
@@ -244,7 +245,7 @@ impl MultiHold {
         states.max_by_key(worst).unwrap_or(HoldState::Released)
     }
 
-    /// Whether one of them was lost.
+    /// Returns whether one of them was lost.
     ///
     /// # Examples
     ///
@@ -255,7 +256,7 @@ impl MultiHold {
         self.loss().is_some()
     }
 
-    /// The first loss that was seen. `None`: none is lost.
+    /// Returns the first loss that was seen, or `None` if none is lost.
     ///
     /// # Examples
     ///
@@ -278,8 +279,8 @@ impl MultiHold {
         })
     }
 
-    /// The instant up to which all of them are guaranteed without another renewal: the earliest of theirs. After the end it
-    /// stays the same, and has passed.
+    /// Returns the instant up to which all of them are guaranteed without another renewal: the earliest of theirs.
+    /// After the end it no longer changes, and has passed.
     ///
     /// # Examples
     ///
@@ -293,8 +294,8 @@ impl MultiHold {
         others.fold(self.members[0].valid_until(), Instant::min)
     }
 
-    /// Resolves when one of them is lost, with its name; never after a normal unlock. The future does not borrow
-    /// anything.
+    /// Resolves with the lock's name when one of them is lost, and never after a normal unlock. The future borrows
+    /// nothing.
     ///
     /// # Cancel safety
     ///
@@ -349,7 +350,7 @@ impl fmt::Debug for MultiHold {
 pub struct MemberLoss {
     /// The name of the lock, without the key prefix.
     pub lock: String,
-    /// The kind of the lock; of a read-write lock the part whose hold was lost.
+    /// The kind of the lock; for a read-write lock, the part whose hold was lost.
     pub kind: LockKind,
     /// The reason why its hold ended.
     pub reason: LossReason,

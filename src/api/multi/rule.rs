@@ -1,14 +1,14 @@
-//! In which order several locks are taken. Plain data: no lock, no clock.
+//! The order in which several locks are taken. Plain data: no lock, no clock.
 //!
-//! Nothing is waited for while anything is held: the first is waited for alone, the others are tried. If one of those is
-//! busy, everything is given back, and that one is the next to be waited for. So whatever orders other callers have,
-//! there is no deadlock. All calls begin in one order: those that want the same locks queue for the same one, and the next
-//! of them gets it from the last, who releases the others at that time.
+//! A call never waits while it holds anything: it waits for the first lock alone, and tries the others. If one of those
+//! is busy, it releases everything and waits for that one next. So there is no deadlock, whatever order other callers
+//! use. All calls begin in one order, so those that want the same locks queue for the same one, and the next of them
+//! gets it from the last, which releases the others at that time.
 //!
-//! Where callers of the same client queue for one of the locks, a try does not succeed: it does not overtake them. So after
-//! the first one that does not, the call queues at the same time for each lock that others of its client hold or want,
-//! without holding any, and tries all when it is the first everywhere: only other clients can come between. After a second
-//! of busy answers it queues for all.
+//! A try does not overtake callers of the same client that queue for the lock, so it fails while there are any. After
+//! the first such failure the call queues at the same time for each lock that others of its client hold or want,
+//! without holding any, and tries all when it is first everywhere: only other clients can get in between. After a
+//! second of busy answers it queues for all.
 
 use std::time::Duration;
 

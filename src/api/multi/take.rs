@@ -95,6 +95,10 @@ pub(super) async fn take(
 }
 
 /// The outcome of an attempt at one lock.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "it is taken apart immediately; its size depends on features"
+)]
 enum MemberFound {
     Taken(LockGuard),
     /// `is_answer`: its server has answered meanwhile. Otherwise only owners of its client are known to be in the way.

@@ -1,4 +1,4 @@
-//! A red lock as its holder sees it: how it stands, extending and releasing it.
+//! A red lock as its holder sees it: its state, extending and releasing it.
 
 use std::fmt;
 use std::future::Future;
@@ -16,10 +16,11 @@ use super::queue::{RedCaller, too_few};
 use super::quorum_hold::{QuorumHold, RedEnding};
 use super::rule::quorum;
 use crate::core::LossReason;
-use crate::error::{Error, Operation};
+use crate::error::{Error, Operation, Quorum};
 use crate::lock::hold_handle::HoldState;
 use crate::lock::verbs::{Held, until_at_risk};
-use crate::lock::{Lock, extend_hold};
+use crate::lock::{Lock, NOT_IN_TIME, extend_hold};
+use crate::state::entry::Entry;
 
 /// A [`RedLock`](crate::RedLock) that is held. Release it with [`unlock`](Self::unlock), or drop it to release it in the
 /// background.
@@ -59,13 +60,13 @@ impl RedGuard {
         }
     }
 
-    /// Releases the lock at every server, and returns when a quorum has answered, or after the
-    /// [`member_timeout`](crate::RedLock::member_timeout). The other releases go on in the background.
+    /// Releases the lock on every server, and returns when a quorum has responded, or after the
+    /// [`member_timeout`](crate::RedLock::member_timeout). The other releases continue in the background.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the quorum was lost before; otherwise, if a quorum did not confirm in time, the error of a server,
-    /// or [`Error::NoAnswer`].
+    /// Returns [`Error::Lost`] if the quorum was already lost. Otherwise, if a quorum does not confirm in time, returns
+    /// a server's error or [`Error::NoAnswer`].
     ///
     /// # Cancel safety
     ///
@@ -86,25 +87,28 @@ impl RedGuard {
         if let Some(RedEnding::Lost(reason)) = quorum_hold.ending() {
             return Err(self.lost_by(reason));
         }
-        let unlocks = guards.into_iter().map(|guard| async {
-            let name = Arc::clone(guard.entry.name.given());
-            guard.unlock().await.map_err(|error| error.about(&name))
+        let limit = self.limit();
+        let unlocks = guards.into_iter().map(|guard| async move {
+            let entry = Arc::clone(&guard.entry);
+            let unlock = guard.unlock();
+            in_time(limit, &entry, Operation::Unlocking, unlock).await
         });
         self.confirmed(unlocks, Operation::Unlocking).await
     }
 
-    /// Extends a fixed lease to at least `lease` from now at a quorum of the servers, and at the others if they answer.
+    /// Extends a fixed lease to at least `lease` from now on a quorum of the servers, and on the others if they
+    /// respond.
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the quorum was lost; if fewer than a quorum confirm within the
-    /// [`member_timeout`](crate::RedLock::member_timeout), the error of a server as
-    /// [`LockGuard::extend`](crate::LockGuard::extend) has it, or [`Error::NoAnswer`]:
-    /// [`valid_until`](RedHold::valid_until) still says what a quorum has confirmed.
+    /// Returns [`Error::Lost`] if the quorum was lost. If fewer than a quorum confirm within the
+    /// [`member_timeout`](crate::RedLock::member_timeout), returns a server's error (see
+    /// [`LockGuard::extend`](crate::LockGuard::extend)) or [`Error::NoAnswer`]; [`valid_until`](RedHold::valid_until)
+    /// still returns what a quorum has confirmed.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future does not stop it: each server that was asked extends its lease, or does not.
+    /// Dropping the future does not stop it: each server that was asked may or may not extend its lease.
     ///
     /// # Examples
     ///
@@ -118,7 +122,9 @@ impl RedGuard {
     pub async fn extend(&self, lease: Duration) -> Result<(), Error> {
         self.not_lost()?;
         let quorum_hold = &self.hold.quorum_hold;
+        let limit = self.limit();
         let extending = quorum_hold.handles().into_iter().map(|handle| {
+            let entry = Arc::clone(&handle.entry);
             let (quorum_hold, (report, reported)) = (Arc::clone(quorum_hold), oneshot::channel());
             let runtime = handle.entry.shared().runtime.clone();
             // A task of its client: what comes after the answers of a quorum counts too.
@@ -127,10 +133,12 @@ impl RedGuard {
                 if extended.is_ok() {
                     quorum_hold.extended();
                 }
-                let named = extended.map_err(|error| error.about(handle.entry.name.given()));
-                let _ = report.send(named);
+                let _ = report.send(extended);
             });
-            async { reported.await.unwrap_or(Err(Error::NoRuntime)) }
+            async move {
+                let extended = async { reported.await.unwrap_or(Err(Error::NoRuntime)) };
+                in_time(limit, &entry, Operation::Extending, extended).await
+            }
         });
         self.confirmed(extending, Operation::Extending).await
     }
@@ -142,15 +150,29 @@ impl RedGuard {
         doing: Operation,
     ) -> Result<(), Error> {
         let confirmed = first(calls, quorum(self.hold.quorum_hold.servers));
-        let confirmed = async {
-            match tokio::time::timeout(self.member_timeout, confirmed).await {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(Some(error))) => Err(error),
-                Ok(Err(None)) | Err(_) => Err(too_few(doing, self.home.given_name())),
-            }
-        };
+        let none = || too_few(doing, self.home.given_name());
+        let confirmed = async { confirmed.await.map_err(|error| error.unwrap_or_else(none)) };
         self.home.on_runtime(confirmed).await
     }
+
+    /// Until when the servers have time to answer what they are asked for now.
+    fn limit(&self) -> tokio::time::Instant {
+        tokio::time::Instant::now() + self.member_timeout
+    }
+}
+
+/// The answer of one server; an error says which.
+async fn in_time(
+    limit: tokio::time::Instant,
+    entry: &Entry,
+    doing: Operation,
+    call: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    let none = |_| Err(entry.route().no_answer(doing, NOT_IN_TIME));
+    let answer = tokio::time::timeout_at(limit, call).await;
+    answer
+        .unwrap_or_else(none)
+        .map_err(|error| error.about(entry.name.given()))
 }
 
 impl Held for RedGuard {
@@ -244,39 +266,45 @@ impl fmt::Debug for RedGuard {
     }
 }
 
-/// Waits until `needed` of them have succeeded. Otherwise all have ended, and this was the first error: a loss if the others
-/// are too few.
+/// Waits until `needed` of them have succeeded. Otherwise all have ended, and this is why: a loss if the others are too few,
+/// or what the servers that have not answered met.
 ///
 /// Cancel safety: those that are left are dropped with the future.
 async fn first(
     calls: impl ExactSizeIterator<Item = impl Future<Output = Result<(), Error>>>,
     needed: usize,
 ) -> Result<(), Option<Error>> {
-    let mut left = calls.len();
+    let asked = calls.len();
     let mut calls: FuturesUnordered<_> = calls.collect();
-    let (mut done, mut failed, mut lost) = (0, None, None);
+    let (mut done, mut lost, mut failed) = (0, Vec::new(), Vec::new());
     while let Some(outcome) = calls.next().await {
         match outcome {
             Ok(()) => done += 1,
-            Err(error @ Error::Lost { .. }) => {
-                left -= 1;
-                lost = lost.or(Some(error));
-            }
-            Err(error) => failed = failed.or(Some(error)),
+            Err(error @ Error::Lost { .. }) => lost.push(error),
+            Err(error) => failed.push(error),
         }
         if done == needed {
             return Ok(());
         }
     }
-    Err(if left < needed {
-        lost.or(failed)
-    } else {
-        failed
+    let answered = done + lost.len();
+    let is_lost = asked - lost.len() < needed;
+    let quorum = Quorum {
+        answered,
+        asked,
+        needed,
+    };
+    let (mut lost, mut failed) = (lost.into_iter(), failed.into_iter());
+    let first = failed.next();
+    let failed = first.map(|error| error.of_quorum(quorum, failed));
+    Err(match is_lost {
+        true => lost.next().or(failed),
+        false => failed,
     })
 }
 
-/// A hold of a [`RedLock`](crate::RedLock), from local information: what the body of [`RedLock::run`](crate::RedLock::run)
-/// sees, and what a [`RedGuard`] dereferences to. It cannot release the lock.
+/// A hold of a [`RedLock`](crate::RedLock), from local information: the argument of a
+/// [`RedLock::run`](crate::RedLock::run) body, and the `Deref` target of a [`RedGuard`]. It cannot release the lock.
 ///
 /// # Examples
 ///
@@ -291,8 +319,8 @@ pub struct RedHold {
 }
 
 impl RedHold {
-    /// Current state: *held* while a quorum of the servers has it for sure, *lost* when fewer than a quorum have it. A
-    /// loss is final, whatever is answered after it.
+    /// Returns the current state: *held* while a quorum of the servers certainly has it, *lost* when fewer than a
+    /// quorum have it. A loss is final, whatever responses follow.
     ///
     /// # Examples
     ///
@@ -305,7 +333,7 @@ impl RedHold {
         self.quorum_hold.state()
     }
 
-    /// Whether the quorum was lost.
+    /// Returns whether the quorum was lost.
     ///
     /// # Examples
     ///
@@ -316,8 +344,8 @@ impl RedHold {
         matches!(self.state(), HoldState::Lost(_))
     }
 
-    /// The instant up to which a quorum is guaranteed without another renewal: with a quorum of three, the third longest of
-    /// what the servers have promised. After the end it stays the same, and has passed.
+    /// Returns the instant up to which a quorum is guaranteed without another renewal: if three servers are a quorum,
+    /// the third longest of what the servers have promised. After the end it no longer changes, and has passed.
     ///
     /// # Examples
     ///
@@ -330,7 +358,7 @@ impl RedHold {
         self.quorum_hold.valid_until()
     }
 
-    /// How many servers have it, as far as this process knows.
+    /// Returns how many servers have it, as far as this process knows.
     ///
     /// # Examples
     ///
@@ -341,7 +369,7 @@ impl RedHold {
         self.quorum_hold.held()
     }
 
-    /// Resolves when the quorum is lost, with the reason of a member; never after a normal unlock.
+    /// Resolves with a member's reason when the quorum is lost, and never after a normal unlock.
     ///
     /// # Cancel safety
     ///

@@ -1,5 +1,5 @@
-//! The queue of this process for one set of locks, whose callers would split the votes of the servers; and whether these
-//! are servers of their own.
+//! The queue of this process for one set of locks, whose callers would otherwise split the servers' votes, and the
+//! check that the servers are different ones.
 
 use std::pin::pin;
 use std::sync::{Arc, LazyLock};

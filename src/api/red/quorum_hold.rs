@@ -1,7 +1,7 @@
-//! The holds of one red lock at its servers: asked for, counted, and taken again.
+//! The holds of one red lock on its servers: requested, counted, and taken again.
 //!
-//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it; after that it is a task,
-//! so it goes on. An answer that comes while a quorum holds joins it; after that it is released.
+//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it, and then it
+//! continues as a task. A grant that comes while a quorum holds joins it; a later one is released.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -204,33 +204,14 @@ impl QuorumHold {
             .collect()
     }
 
-    /// Why too few have answered: an error that passes, unless the others alone make a quorum impossible.
-    fn failure(&self) -> Option<Failure> {
+    /// The errors of the servers that have failed.
+    fn errors(&self) -> Vec<Option<Error>> {
         let mut state = self.state.lock();
-        let (mut passing, mut lasting) = (Vec::new(), Vec::new());
-        for member_state in &mut state.member_states {
-            if matches!(member_state, MemberState::Failed(..))
-                && let MemberState::Failed(error, _) =
-                    std::mem::replace(member_state, MemberState::Asked)
-            {
-                match error.is_retryable() {
-                    true => passing.push(error),
-                    false => lasting.push(error),
-                }
-            }
-        }
-        let others = self.servers - lasting.len();
-        let is_decisive = others - passing.len() < self.quorum();
-        let failed = if others < self.quorum() {
-            lasting
-        } else {
-            passing
+        let error = |member_state: &mut MemberState| match member_state {
+            MemberState::Failed(error, _) => Some(std::mem::replace(error, Error::Closed)),
+            _ => None,
         };
-        let error = failed.into_iter().next()?;
-        Some(match is_decisive {
-            true => Failure::OfQuorum(error),
-            false => Failure::OfMinority(error),
-        })
+        state.member_states.iter_mut().map(error).collect()
     }
 
     /// A server has extended its fixed lease.
@@ -497,15 +478,14 @@ pub(super) struct Round {
 pub(super) enum RoundOutcome {
     Taken,
     Busy,
-    TooFew(Option<Failure>),
+    TooFew(TooFew),
 }
 
-/// An error of a server to which a round has too few answers.
-pub(super) enum Failure {
-    /// Without the servers that have failed there is no quorum.
-    OfQuorum(Error),
-    /// The others have had no time to answer.
-    OfMinority(Error),
+/// Too few servers have answered a round.
+pub(super) struct TooFew {
+    /// For each server, why it has failed.
+    pub(super) errors: Vec<Option<Error>>,
+    pub(super) answered: Answered,
 }
 
 /// For each server, whether it has answered.
@@ -539,7 +519,10 @@ impl Round {
         let found = match verdict {
             Verdict::Taken => return (RoundOutcome::Taken, answered),
             Verdict::Busy | Verdict::Undecided => RoundOutcome::Busy,
-            Verdict::Silent => RoundOutcome::TooFew(self.quorum_hold.failure()),
+            Verdict::Silent => RoundOutcome::TooFew(TooFew {
+                errors: self.quorum_hold.errors(),
+                answered: answered.clone(),
+            }),
         };
         // The guards are dropped here: their clients release them in the background.
         drop(self.quorum_hold.end(RedEnding::Released));

@@ -54,6 +54,10 @@ fn an_error_is_known_by_its_first_words_and_also_inside_a_script() {
             Known(Cluster),
         ),
         (
+            "ERR eval/evalsha command keys must be in same slot",
+            Known(Cluster),
+        ),
+        (
             "BUSY Valkey is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
             Known(Busy),
         ),

@@ -2,8 +2,9 @@
 
 use crate::redis::Reply;
 
-/// What the script of a [guarded write](crate::HoldHandle::eval) returned, as Redis turns values of Lua into replies: a number loses
-/// its fraction, `true` is 1, `false` is nil (0 after `redis.setresp(3)`), and a list ends before its first nil.
+/// What the script of a [guarded write](crate::HoldHandle::eval) returned, as Redis turns Lua values into replies: a
+/// number loses its fraction, `true` is 1, `false` is nil (0 after `redis.setresp(3)`), and a list ends before its
+/// first nil.
 ///
 /// # Examples
 ///
@@ -21,7 +22,7 @@ pub enum Value {
     Nil,
     /// A whole number.
     Int(i64),
-    /// A text; a status such as `OK` too.
+    /// A text, or a status such as `OK`.
     Text(String),
     /// A text that is not UTF-8.
     Bytes(Vec<u8>),
@@ -30,7 +31,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// Whether it is nothing.
+    /// Returns whether it is nothing.
     ///
     /// # Examples
     ///
@@ -41,7 +42,7 @@ impl Value {
         *self == Self::Nil
     }
 
-    /// The number, if it is one. Values of Redis are texts: `GET` returns no number.
+    /// Returns the number, if it is one. Redis stores texts, so `GET` returns no number.
     ///
     /// # Examples
     ///
@@ -55,7 +56,7 @@ impl Value {
         }
     }
 
-    /// The text, if it is one and UTF-8.
+    /// Returns the text, if it is one and UTF-8.
     ///
     /// # Examples
     ///
@@ -69,7 +70,7 @@ impl Value {
         }
     }
 
-    /// The text as it is, UTF-8 or not.
+    /// Returns the text as it is, UTF-8 or not.
     ///
     /// # Examples
     ///
@@ -85,7 +86,7 @@ impl Value {
         }
     }
 
-    /// The values of a list.
+    /// Returns the values of a list.
     ///
     /// # Examples
     ///

@@ -1,4 +1,4 @@
-//! What is renewed in one call: cut from what falls due, or has to be looked at, at the same time.
+//! The batches of renewals: the holds that fall due, or must be checked, at the same time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};

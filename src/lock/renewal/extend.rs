@@ -1,4 +1,4 @@
-//! `extend`, which asks by hand for what the watchdog asks for.
+//! `extend`, which renews on request what the watchdog renews by itself.
 
 use std::sync::Arc;
 use std::time::Duration;

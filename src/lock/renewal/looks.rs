@@ -1,7 +1,7 @@
-//! Looks at locks that others have changed, as servers report it.
+//! Checks locks that servers report as changed by others.
 //!
-//! A look reads: it asks for a renewal with a lease of 0. A write would be reported to every other client that holds a
-//! read hold of the lock, which would look in turn.
+//! A check only reads: it asks for a renewal with a lease of 0. A write would be reported to every other client with a
+//! read hold of the lock, which would then check in turn.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};

@@ -121,7 +121,7 @@ fn sentence(text: &str, tls: bool) -> String {
     ];
     let hung_up = hung_up.iter().any(|start| said.starts_with(start));
     match (hung_up, tls) {
-        (true, false) => "the server closed the connection without an answer; if it expects TLS, the address begins with \
+        (true, false) => "the server closed the connection without an answer; if it expects TLS, the URL begins with \
              rediss://"
             .to_owned(),
         (true, true) => "the server closed the connection without an answer; if it asks for a client certificate, give one \
@@ -129,7 +129,7 @@ fn sentence(text: &str, tls: bool) -> String {
             .to_owned(),
         // A server takes what TLS begins with for part of a line.
         (false, true) if said == TOO_LONG => {
-            format!("{said}; if the server does not expect TLS there, the address begins with redis://")
+            format!("{said}; if the server does not expect TLS there, the URL begins with redis://")
         }
         (false, _) => said.to_owned(),
     }

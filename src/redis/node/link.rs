@@ -343,6 +343,37 @@ impl Link {
         }
     }
 
+    /// One step through the keys of this server: those that are hashes and match, and where the next step begins.
+    pub(in crate::redis) async fn scan(
+        &self,
+        cursor: &Arc<str>,
+        pattern: &Arc<str>,
+        limit: Limit,
+    ) -> Result<KeysFound, SendError> {
+        let words = [
+            Arg::Text(Arc::clone(cursor)),
+            Arg::Fixed("MATCH"),
+            Arg::Text(Arc::clone(pattern)),
+            Arg::Fixed("COUNT"),
+            Arg::Number(KEYS_IN_A_STEP),
+            Arg::Fixed("TYPE"),
+            Arg::Fixed("hash"),
+        ];
+        let expected = self.expected("SCAN", |reply| KeysFound::of(reply).is_some());
+        let reply = self.connection.send("SCAN", &words, limit.until, expected);
+        match self.exchange(reply, Instant::now(), limit).await {
+            Ok(reply) => {
+                let found = KeysFound::of(&reply);
+                found.ok_or_else(|| self.unknown(ConnectionError::out_of_step()))
+            }
+            Err(ConnectionError::Refused(refusal)) => {
+                let source = Cause::refused(&self.server, refusal.kind, refusal.text);
+                Err(SendError::Refused(source))
+            }
+            Err(problem) => Err(self.unknown(problem)),
+        }
+    }
+
     fn unknown(&self, problem: ConnectionError) -> SendError {
         SendError::Unknown(problem.into_cause(&self.server))
     }
@@ -373,6 +404,36 @@ impl Link {
         }
     }
 }
+
+/// The reply to SCAN.
+pub(in crate::redis) struct KeysFound {
+    /// `None`: all keys have been seen.
+    pub(in crate::redis) next: Option<Arc<str>>,
+    /// Without those that are not text, which are the name of no lock.
+    pub(in crate::redis) keys: Vec<String>,
+}
+
+impl KeysFound {
+    fn of(reply: &Reply) -> Option<Self> {
+        let Reply::List(parts) = reply else {
+            return None;
+        };
+        let [Reply::Text(next), Reply::List(keys)] = parts.as_slice() else {
+            return None;
+        };
+        let keys = keys.iter().filter_map(|key| match key {
+            Reply::Text(key) => Some(key.clone()),
+            _ => None,
+        });
+        Some(Self {
+            next: (next != "0").then(|| next.as_str().into()),
+            keys: keys.collect(),
+        })
+    }
+}
+
+/// How many keys of the keyspace a step of SCAN looks at, about.
+const KEYS_IN_A_STEP: i64 = 100;
 
 /// A command without a reply. Dropped, it casts doubt on its connection.
 struct Unanswered<'a>(&'a Notify);

@@ -8,6 +8,7 @@ use crate::error::{RefusalKind, RefusedKind};
 use crate::redis::connection::Connection;
 use crate::redis::settings::Expected;
 use crate::redis::settings::address::Address;
+use crate::redis::settings::learned::LearnedAddresses;
 use crate::redis::transport::{Arg, ConnectionError, Reply, permitted};
 
 /// Refuses a server that is not what is expected. Returns the identity that it reports, if it may, where there are
@@ -32,7 +33,10 @@ pub(in crate::redis) async fn check(
         },
         Expected::WorkingCluster => match works(connection, timeout).await? {
             None => Err(not_working()),
-            Some(_) => node_id(connection, &endpoint.address(), timeout).await,
+            Some(_) => {
+                let address = endpoint.address();
+                node_id(connection, &settings.learned, &address, timeout).await
+            }
         },
         Expected::Primary => match is_primary(connection, timeout).await? {
             false => {
@@ -50,6 +54,7 @@ pub(in crate::redis) async fn check(
 /// The identity of a node of a cluster, from itself or, without the permission to ask for it, from its table.
 pub(in crate::redis) async fn node_id(
     connection: &Connection,
+    learned: &LearnedAddresses,
     address: &Address,
     timeout: Duration,
 ) -> Result<Option<ServerId>, ConnectionError> {
@@ -64,7 +69,7 @@ pub(in crate::redis) async fn node_id(
     {
         return Err(ConnectionError::out_of_step());
     }
-    let ranges = table.and_then(|table| slots::read(&table, address));
+    let ranges = table.and_then(|table| slots::read(&table, learned, address));
     let ranges = ranges.unwrap_or_default();
     let itself = slots::servers(&ranges).find(|server| server.address == *address);
     Ok(itself.and_then(|server| server.id.clone()))

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use super::endpoint::ServerId;
 use crate::redis::settings::address::Address;
+use crate::redis::settings::learned::LearnedAddresses;
 use crate::redis::transport::Reply;
 
 /// A server as a setting or another server names it.
@@ -29,9 +30,13 @@ pub(in crate::redis) struct Range {
 }
 
 /// Reads for each range the first slot, the last, the primary, and its replicas. A server is its host, its
-/// port, its node id, and more. `asked` is the address that was asked: a node that does not know under which
-/// name its clients reach the others leaves their host out.
-pub(in crate::redis) fn read(reply: &Reply, asked: &Address) -> Option<Vec<Range>> {
+/// port, its node id, and names and values in turn, of which one is its IP address. `asked` is the address that was
+/// asked: a node that does not know under which name its clients reach the others leaves their host out.
+pub(in crate::redis) fn read(
+    reply: &Reply,
+    learned: &LearnedAddresses,
+    asked: &Address,
+) -> Option<Vec<Range>> {
     let Reply::List(ranges) = reply else {
         return None;
     };
@@ -48,17 +53,19 @@ pub(in crate::redis) fn read(reply: &Reply, asked: &Address) -> Option<Vec<Range
         else {
             return None;
         };
-        let replicas = replicas.iter().filter_map(|replica| server(replica, asked));
+        let replicas = replicas
+            .iter()
+            .filter_map(|replica| server(replica, learned, asked));
         Some(Range {
             slots: u16::try_from(*first).ok()?..=u16::try_from(*last).ok()?,
-            primary: server(primary, asked)?,
+            primary: server(primary, learned, asked)?,
             replicas: replicas.collect(),
         })
     };
     ranges.iter().map(range).collect()
 }
 
-fn server(server: &Reply, asked: &Address) -> Option<Named> {
+fn server(server: &Reply, learned: &LearnedAddresses, asked: &Address) -> Option<Named> {
     let Reply::List(server) = server else {
         return None;
     };
@@ -74,9 +81,22 @@ fn server(server: &Reply, asked: &Address) -> Option<Named> {
         Some(Reply::Text(id)) if !id.is_empty() => Some(id.as_str().into()),
         _ => None,
     };
+    let port = u16::try_from(*port).ok()?;
+    let ip = more.get(1).and_then(announced_ip);
     Some(Named {
-        address: Address::named(host, u16::try_from(*port).ok()?, asked),
+        address: learned.address(host, port, ip, asked),
         id,
+    })
+}
+
+/// The IP address that a server has beside its host name.
+fn announced_ip(more: &Reply) -> Option<&str> {
+    let Reply::List(words) = more else {
+        return None;
+    };
+    words.chunks(2).find_map(|pair| match pair {
+        [Reply::Text(name), Reply::Text(ip)] if name == "ip" && !ip.is_empty() => Some(ip.as_str()),
+        _ => None,
     })
 }
 
@@ -96,6 +116,7 @@ pub(in crate::redis) fn ids(ranges: &[Range]) -> BTreeSet<ServerId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::redis::settings::AddressMap;
 
     fn text(text: &str) -> Reply {
         Reply::Text(text.to_owned())
@@ -127,7 +148,8 @@ mod tests {
             range(5461, 5461, node(Reply::Nil, 7002, "b")),
             range(5462, 16383, node(text(""), 7003, "c")),
         ]);
-        let found = read(&reply, &Address::new("10.0.0.1", 7000)).expect("valid");
+        let learned = LearnedAddresses::default();
+        let found = read(&reply, &learned, &Address::new("10.0.0.1", 7000)).expect("valid");
         let shown: Vec<_> = found
             .iter()
             .map(|range| {
@@ -147,6 +169,35 @@ mod tests {
         assert_eq!(ids(&found), ["a", "b", "c", "r"].map(Into::into).into());
     }
 
+    /// Primaries and replicas alike; the order of names and values is the server's.
+    #[test]
+    fn announced_servers_are_mapped_by_host_or_by_the_ip_address_beside_it() {
+        let node = |host: &str, more: &[&str]| {
+            let more = more.iter().map(|word| text(word)).collect();
+            let port = Reply::Number(7001);
+            Reply::List(vec![text(host), port, text("a"), Reply::List(more)])
+        };
+        let named = node("one.invalid", &["ip", "172.20.0.2"]);
+        let other = node("172.20.0.3", &["hostname", "two.invalid"]);
+        let unknown = node("?", &["shard-id", "x", "ip", "172.20.0.4"]);
+        let reply = Reply::List(vec![Reply::List(vec![
+            Reply::Number(0),
+            Reply::Number(16383),
+            named,
+            other,
+            unknown,
+        ])]);
+        let entries = [("172.20.0.2:7001", "out:1"), ("172.20.0.3", "out")];
+        let entries = entries.map(|(from, to)| (from.to_owned(), to.to_owned()));
+        let map = AddressMap::Entries(entries.into()).read().expect("valid");
+        let learned = LearnedAddresses::new(Some(map));
+        let found = read(&reply, &learned, &Address::default()).expect("valid");
+        let shown: Vec<_> = servers(&found)
+            .map(|server| server.address.to_string())
+            .collect();
+        assert_eq!(shown, ["out:1", "out:7001", "172.20.0.4:7001"]);
+    }
+
     #[test]
     fn what_is_no_table_is_not_read() {
         let primary = |port| node(text("h"), port, "a");
@@ -157,13 +208,15 @@ mod tests {
             Reply::List(vec![range(0, 1, primary(70_000))]),
             Reply::List(vec![range(0, 1, node(Reply::Number(1), 1, "a"))]),
         ] {
-            assert_eq!(read(&wrong, &Address::default()), None, "{wrong:?}");
+            let found = read(&wrong, &LearnedAddresses::default(), &Address::default());
+            assert_eq!(found, None, "{wrong:?}");
         }
         // Nodes before Redis 4.0, and some proxies, leave the identity out.
         let bare = Reply::List(vec![text("h"), Reply::Number(1)]);
         for unnamed in [bare, node(text("h"), 1, "")] {
             let found = read(
                 &Reply::List(vec![range(0, 1, unnamed)]),
+                &LearnedAddresses::default(),
                 &Address::default(),
             );
             assert_eq!(found.expect("valid")[0].primary.id, None);

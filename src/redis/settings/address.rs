@@ -62,6 +62,8 @@ pub(super) fn host_and_port(text: &str, default: u16) -> Result<(String, u16), &
         Err("the host is missing")
     } else if !port.is_empty() && !port.starts_with(':') {
         Err("something other than `:` and the port is after the `]` of the host")
+    } else if host.starts_with('[') && host.contains('%') {
+        Err("an IPv6 address with a zone cannot be used; give the host a name")
     } else if host.starts_with('[') && !is_ip_v6(&host[1..host.len() - 1]) {
         Err("what is between the `[` and the `]` of the host is no IPv6 address")
     } else if !host.starts_with('[') && host.contains(|letter| !is_of_host(letter)) {
@@ -69,9 +71,9 @@ pub(super) fn host_and_port(text: &str, default: u16) -> Result<(String, u16), &
     } else {
         let port = match port.strip_prefix(':') {
             None | Some("") => Some(default),
-            Some(port) => number(port),
+            Some(port) => number(port).filter(|port| *port > 0),
         };
-        let port = port.ok_or("the port is not a number up to 65535")?;
+        let port = port.ok_or("the port is not a number from 1 to 65535")?;
         Ok((host.to_owned(), port))
     }
 }

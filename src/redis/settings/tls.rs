@@ -84,7 +84,7 @@ fn is_no_file(pem: &Option<Pem>) -> bool {
 }
 
 impl Tls {
-    /// The defaults: the authorities that the platform trusts, no client certificate, and the host of the address as
+    /// The defaults: the authorities that the platform trusts, no client certificate, and the host of the URL as
     /// the name of the server.
     ///
     /// # Examples
@@ -162,7 +162,7 @@ impl Tls {
     }
 
     /// The name that the certificate of every server must have, sentinels included. Default: the host that the server is
-    /// known by. One that a cluster or a sentinel knows by its IP address alone is checked against the first host of the
+    /// known by, after [`map_addresses`](crate::LockClientBuilder::map_addresses). One that a cluster or a sentinel knows by its IP address alone is checked against the first host of the
     /// address that was given to connect to; if that is an IP address too, against its own.
     ///
     /// # Examples

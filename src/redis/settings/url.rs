@@ -1,18 +1,21 @@
-//! Reads the address of a server, of the nodes of a cluster, or of sentinels.
+//! Reads the URL of a server, of the nodes of a cluster, or of sentinels.
 //!
 //! No parser of URLs does this: those that keep to the grammar refuse passwords that say what they mean (`p@ss`, `a^b`,
 //! `100%`) and IPv6 addresses in parameters, and none says which part is wrong without quoting it.
 
+mod foreign;
 mod parameters;
+mod scheme;
 
 use fred::prelude::{Config, ServerConfig};
 use percent_encoding::percent_decode_str;
 
 use super::Tls;
-use super::address::{host_and_port, number};
+use super::address::host_and_port;
 use crate::error::{self, Error};
 pub(crate) use parameters::Credentials;
 use parameters::Parameters;
+use scheme::Scheme;
 
 /// The settings in a URL.
 pub(super) struct Given {
@@ -20,11 +23,10 @@ pub(super) struct Given {
     pub(super) sentinel_credentials: Option<Credentials>,
 }
 
-/// Parses an address. No message quotes more of it than its scheme and the name of a parameter: the rest may
+/// Parses a URL. No message quotes more of it than its scheme and the name of a parameter: the rest may
 /// contain a password.
 pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
-    // A blank at the end comes from a file.
-    let parts = url.trim_ascii().split_once("://");
+    let parts = bare(url).split_once("://");
     let parts = parts.filter(|(scheme, _)| is_scheme(scheme));
     let missing = || malformed(Scheme::Server, "the scheme is missing");
     let (scheme, rest) = parts.ok_or_else(missing)?;
@@ -42,7 +44,7 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
     if tls.is_some() && !is_tls(scheme) {
         return Err(Error::InvalidConfig {
             what: "tls",
-            problem: "the address asks for no TLS: begin it with rediss:// or valkeys://, or leave out the settings"
+            problem: "the URL asks for no TLS: begin it with rediss:// or valkeys://, or leave out the settings"
                 .to_owned(),
         });
     }
@@ -54,6 +56,20 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
         }),
         false => Ok(given),
     }
+}
+
+/// The URL without what a file or a shell has put around it: blanks, quotes, and the name of a variable.
+fn bare(text: &str) -> &str {
+    let text = text.trim_ascii();
+    let is_name = |name: &str| {
+        name.bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    };
+    let value = text.split_once('=').filter(|(name, _)| is_name(name));
+    let value = value.map_or(text, |(_, value)| value.trim_ascii());
+    let quotes = ['"', '\''].into_iter();
+    let mut quoted = quotes.filter_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote));
+    quoted.next().map_or(value, str::trim_ascii)
 }
 
 #[cfg(feature = "tls-rustls")]
@@ -72,42 +88,51 @@ fn secured(_given: Config, _none: Option<&Tls>) -> Result<Config, Error> {
     Err(invalid(NO_TLS))
 }
 
-/// Reads an address of a known scheme from behind its `://`, all but TLS. `Err`: what is wrong with it.
+/// Reads a URL of a known scheme from after its `://`, all but TLS. `Err`: what is wrong with it.
 fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, behind) = rest.split_at(end);
-    if !matches!(kind, Scheme::Socket) && behind.contains('@') {
+    let (authority, after) = rest.split_at(end);
+    if !matches!(kind, Scheme::Socket) && after.contains('@') {
         return Err(PERCENT_ENCODED.to_owned());
     }
     let (login, host) = match authority.rsplit_once('@') {
         Some((login, host)) => (Some(login), host),
         None => (None, authority),
     };
-    let (user, password) = login.map_or(("", ""), |login| {
-        login.split_once(':').unwrap_or((login, ""))
-    });
-    // It would connect as the default user.
-    if !user.is_empty() && password.is_empty() {
-        return Err(NO_PASSWORD.to_owned());
-    }
-    if behind.contains('#') {
-        return Err("a `#` is written as %23".to_owned());
-    }
-    let (path, query) = behind.split_once('?').unwrap_or((behind, ""));
+    let (user, password) = read_login(login.unwrap_or_default())?;
+    let (after, fragment) = match after.split_once('#') {
+        Some((after, fragment)) => (after, Some(fragment)),
+        None => (after, None),
+    };
+    let (path, query) = after.split_once('?').unwrap_or((after, ""));
+    let mut parameters = Parameters::read(query, kind)?;
     let mut config = Config {
         username: decoded(user)?,
         password: decoded(password)?,
         ..Config::default()
     };
     let mut hosts = Vec::new();
-    if matches!(kind, Scheme::Socket) {
-        config.server = socket(path, host, login.is_some())?;
-    } else {
-        // It comes before the nodes of the query: it is asked first.
-        hosts.push(host_and_port(host, kind.default_port())?);
-        config.database = database(path)?;
+    match kind {
+        Scheme::Socket => config.server = socket(path, host, login.is_some())?,
+        Scheme::Server if host.contains(',') => return Err(SEVERAL_HOSTS.to_owned()),
+        Scheme::Server | Scheme::Cluster | Scheme::Sentinel => {
+            // They come before the nodes of the query: they are asked first.
+            for host in host.split(',') {
+                hosts.push(host_and_port(host, kind.default_port())?);
+            }
+            let path = match kind {
+                Scheme::Sentinel => parameters.named_in_path(path, fragment)?,
+                _ => path,
+            };
+            parameters.database_in_path(path)?;
+        }
     }
-    let parameters = Parameters::read(query, kind.parameters())?;
+    match (kind, fragment) {
+        (Scheme::Sentinel, _) | (_, None) => {}
+        (_, Some("insecure")) => return Err(foreign::VERIFIED.to_owned()),
+        (_, Some(_)) => return Err("a `#` is written as %23".to_owned()),
+    }
+    config.database = parameters.database;
     hosts.extend(parameters.nodes);
     match (kind, hosts.first(), parameters.service_name) {
         (Scheme::Server, Some((host, port)), _) => {
@@ -128,22 +153,30 @@ fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
     })
 }
 
+/// User and password, still encoded.
+fn read_login(login: &str) -> Result<(&str, &str), &'static str> {
+    // Of `u:p@one,u:p@two` the first host would be a part of the password.
+    if login
+        .split_once('@')
+        .is_some_and(|(_, after)| after.contains(','))
+    {
+        return Err(
+            "user and password are given once, before the first host; in them `@` is written as %40 and `,` as %2C",
+        );
+    }
+    let (user, password) = login.split_once(':').unwrap_or((login, ""));
+    // It would connect as the default user.
+    match !user.is_empty() && password.is_empty() {
+        true => Err(NO_PASSWORD),
+        false => Ok((user, password)),
+    }
+}
+
 /// User or password; `None`: there is none.
 fn decoded(text: &str) -> Result<Option<String>, &'static str> {
     let text = percent_decode_str(text).decode_utf8();
     let text = text.map_err(|_| "user or password is not UTF-8 when it is decoded")?;
     Ok((!text.is_empty()).then(|| text.into_owned()))
-}
-
-/// Reads the path of an address.
-fn database(path: &str) -> Result<Option<u8>, &'static str> {
-    match path.strip_prefix('/') {
-        None | Some("") => Ok(None),
-        Some(database) => match number(database) {
-            None => Err("the database is not a number up to 255"),
-            database => Ok(database),
-        },
-    }
 }
 
 /// A Unix socket.
@@ -175,8 +208,11 @@ fn malformed(kind: Scheme, problem: &str) -> Error {
     invalid(&format!("{problem}; expected {}", kind.form()))
 }
 
-const NO_PASSWORD: &str =
-    "a user without a password: write `user:password@` (a user with `nopass` accepts any password)";
+const NO_PASSWORD: &str = "a user without a password: a password alone is written `:password@`, with a user \
+     `user:password@` (a user with `nopass` accepts any password)";
+
+const SEVERAL_HOSTS: &str = "one server has one host: several nodes of a cluster are redis-cluster://host,host, \
+     several sentinels redis-sentinel://host,host";
 
 const PERCENT_ENCODED: &str =
     "special characters of user and password are written percent-encoded, a `/` as %2F";
@@ -191,64 +227,19 @@ fn is_scheme(text: &str) -> bool {
 
 pub(super) fn invalid(problem: &str) -> Error {
     Error::InvalidConfig {
-        what: "address",
+        what: "URL",
         problem: problem.to_owned(),
-    }
-}
-
-/// The topology that a URL's scheme asks for.
-#[derive(Clone, Copy)]
-enum Scheme {
-    Server,
-    Socket,
-    Cluster,
-    Sentinel,
-}
-
-impl Scheme {
-    /// The form of such a URL.
-    fn form(self) -> &'static str {
-        match self {
-            Self::Server => "redis://[user:password@]host[:port][/database]",
-            Self::Socket => "redis+unix://[user:password@localhost]/path/to/socket",
-            Self::Cluster => "redis-cluster://[user:password@]host[:port][?node=host:port&…]",
-            Self::Sentinel => {
-                "redis-sentinel://[user:password@]host[:port][/database]?sentinelServiceName=name[&node=host:port&…]\
-                 [&sentinelUsername=user][&sentinelPassword=password]"
-            }
-        }
-    }
-
-    fn default_port(self) -> u16 {
-        match self {
-            Self::Sentinel => 26379,
-            Self::Server | Self::Socket | Self::Cluster => 6379,
-        }
-    }
-
-    /// The parameters that mean something there.
-    fn parameters(self) -> &'static [&'static str] {
-        match self {
-            Self::Server | Self::Socket => &[],
-            Self::Cluster => &[parameters::NODE],
-            Self::Sentinel => &[
-                parameters::SERVICE_NAME,
-                parameters::NODE,
-                parameters::SENTINEL_USERNAME,
-                parameters::SENTINEL_PASSWORD,
-            ],
-        }
     }
 }
 
 /// Whether the scheme asks for TLS.
 fn is_tls(scheme: &str) -> bool {
-    let first = scheme.split('-').next().unwrap_or_default();
+    let first = scheme.split(['-', '+']).next().unwrap_or_default();
     first.eq_ignore_ascii_case("rediss") || first.eq_ignore_ascii_case("valkeys")
 }
 
 /// All supported schemes.
-const SCHEMES: [(&str, Scheme); 14] = [
+const SCHEMES: [(&str, Scheme); 19] = [
     ("redis", Scheme::Server),
     ("valkey", Scheme::Server),
     ("rediss", Scheme::Server),
@@ -263,4 +254,10 @@ const SCHEMES: [(&str, Scheme); 14] = [
     ("rediss-sentinel", Scheme::Sentinel),
     ("valkey-sentinel", Scheme::Sentinel),
     ("valkeys-sentinel", Scheme::Sentinel),
+    // As other clients write them.
+    ("unix", Scheme::Socket),
+    ("redis+uds", Scheme::Socket),
+    ("redis-socket", Scheme::Socket),
+    ("redis+cluster", Scheme::Cluster),
+    ("redis+sentinel", Scheme::Sentinel),
 ];

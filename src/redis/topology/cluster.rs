@@ -26,6 +26,7 @@ use crate::redis::node::endpoint::ServerId;
 use crate::redis::node::probe;
 use crate::redis::node::slots::{self, Range};
 use crate::redis::settings::address::Address;
+use crate::redis::settings::learned::LearnedAddresses;
 use crate::redis::settings::{Expected, Settings};
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError};
 
@@ -116,7 +117,7 @@ impl SlotMapRefresher {
         if let Some(foreign) = reports.iter().find(|other| best.is_foreign_to(other)) {
             let [one, other] = [&best, foreign].map(|report| &report.source.address);
             return Err(Error::InvalidConfig {
-                what: "address",
+                what: "URL",
                 problem: format!("{one} and {other} belong to different clusters"),
             });
         }
@@ -269,7 +270,8 @@ impl SlotMapRefresher {
         type Asking = BoxFuture<'static, SeedAnswer<SlotReport>>;
         let mut asking = FuturesUnordered::<Asking>::new();
         if let Some(source) = self.source.take() {
-            asking.push(Box::pin(ask_again(source, time_limit)));
+            let learned = Arc::clone(&self.settings.learned);
+            asking.push(Box::pin(ask_again(source, learned, time_limit)));
         }
         let order: Vec<_> = candidates.iter().collect();
         let mut candidates = candidates.iter();
@@ -393,8 +395,9 @@ fn failed(order: &[&Address], mut problems: Vec<(Address, ConnectionError)>) -> 
 async fn ask(settings: Settings, address: Address, time_limit: Duration) -> SeedAnswer<SlotReport> {
     let asking = async {
         let (connection, task) = Connection::open(&settings).await?;
-        let (epoch, ranges) = report(&connection, &address, time_limit).await?;
-        let id = probe::node_id(&connection, &address, time_limit).await?;
+        let learned = &settings.learned;
+        let (epoch, ranges) = report(&connection, learned, &address, time_limit).await?;
+        let id = probe::node_id(&connection, learned, &address, time_limit).await?;
         let source = NodeConnection {
             address: address.clone(),
             id,
@@ -415,9 +418,13 @@ async fn ask(settings: Settings, address: Address, time_limit: Duration) -> Seed
 }
 
 /// Asks a node again.
-async fn ask_again(source: NodeConnection, time_limit: Duration) -> SeedAnswer<SlotReport> {
+async fn ask_again(
+    source: NodeConnection,
+    learned: Arc<LearnedAddresses>,
+    time_limit: Duration,
+) -> SeedAnswer<SlotReport> {
     let address = source.address.clone();
-    let reported = report(&source.connection, &address, time_limit).await;
+    let reported = report(&source.connection, &learned, &address, time_limit).await;
     let report = reported.map(|(epoch, ranges)| SlotReport {
         epoch,
         ranges,
@@ -429,13 +436,19 @@ async fn ask_again(source: NodeConnection, time_limit: Duration) -> SeedAnswer<S
 /// The report of a node that sees its cluster working.
 async fn report(
     connection: &Connection,
+    learned: &LearnedAddresses,
     address: &Address,
     time_limit: Duration,
 ) -> Result<(u64, Vec<Range>), ConnectionError> {
     let epoch = probe::works(connection, time_limit).await?;
     let epoch = epoch.ok_or_else(probe::not_working)?;
     let reply = connection.command("CLUSTER", &[Arg::Fixed("SLOTS")], time_limit);
-    let ranges = slots::read(&reply.await?, address);
+    let reply = reply.await?;
+    let mut ranges = slots::read(&reply, learned, address);
+    if learned.look_up().await {
+        // Of host names that nobody knows here the IP addresses count.
+        ranges = slots::read(&reply, learned, address);
+    }
     let ranges = ranges.ok_or_else(|| {
         ConnectionError::unusable(RefusalKind::Other, "the node does not report its slots")
     })?;

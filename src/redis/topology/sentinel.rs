@@ -24,6 +24,7 @@ use crate::redis::connection::{ChannelConnection, Connection, Failed, Task};
 use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::Settings;
 use crate::redis::settings::address::Address;
+use crate::redis::settings::learned::LearnedAddresses;
 use crate::redis::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply};
 
 use reports::{Report, SentinelReports};
@@ -72,7 +73,7 @@ impl Sentinels {
         if failed.has_refusal(&RefusalKind::NoSuchPrimary) {
             let known: Vec<String> = addresses.iter().map(Address::to_string).collect();
             return Err(Error::InvalidConfig {
-                what: "address",
+                what: "URL",
                 problem: format!(
                     "the sentinels at {} know no primary by the name of `sentinelServiceName`",
                     known.join(", ")
@@ -186,7 +187,8 @@ impl Sentinels {
             let before = epoch(&self.ask(connection, "MASTER").await?).ok_or_else(unclear)?;
             let primary = self.ask(connection, "GET-MASTER-ADDR-BY-NAME").await?;
             let master = self.ask(connection, "MASTER").await?;
-            let report = read(&master, &primary, address).ok_or_else(unclear)?;
+            let report = read(&master, &primary, &self.settings.learned, address);
+            let report = report.ok_or_else(unclear)?;
             if report.epoch == before {
                 return Ok(report);
             }
@@ -218,7 +220,9 @@ impl Sentinels {
         let Ok(Reply::List(others)) = others else {
             return Vec::new();
         };
-        let others = others.iter().filter_map(|other| sentinel(other, address));
+        let others = others
+            .iter()
+            .filter_map(|other| sentinel(other, &self.settings.learned, address));
         let new = others.filter(|(address, id)| reports.learn(address, id.clone(), now));
         new.map(|(address, _)| address).collect()
     }
@@ -308,7 +312,12 @@ fn table(primary: Address) -> RouteTable {
 }
 
 /// Reads `SENTINEL MASTER`, names and values in turn, and `SENTINEL GET-MASTER-ADDR-BY-NAME`.
-fn read(master: &Reply, address: &Reply, asked: &Address) -> Option<Report> {
+fn read(
+    master: &Reply,
+    address: &Reply,
+    learned: &LearnedAddresses,
+    asked: &Address,
+) -> Option<Report> {
     let Reply::List(address) = address else {
         return None;
     };
@@ -318,20 +327,25 @@ fn read(master: &Reply, address: &Reply, asked: &Address) -> Option<Report> {
     let down_after = field(master, "down-after-milliseconds").and_then(|ms| ms.parse().ok());
     Some(Report {
         epoch: epoch(master)?,
-        primary: Address::named(host, port.parse().ok()?, asked),
+        primary: learned.address(host, port.parse().ok()?, None, asked),
         down_after: down_after.map(Duration::from_millis),
     })
 }
 
 /// Reads one of `SENTINEL SENTINELS`, unless it is about one that has not introduced itself yet, or is down.
-fn sentinel(words: &Reply, asked: &Address) -> Option<(Address, Option<ServerId>)> {
+fn sentinel(
+    words: &Reply,
+    learned: &LearnedAddresses,
+    asked: &Address,
+) -> Option<(Address, Option<ServerId>)> {
     let (host, port) = (field(words, "ip")?, field(words, "port")?.parse().ok()?);
     let is_down = field(words, "flags").is_some_and(|flags| flags.contains("_down"));
     if host.is_empty() || port == 0 || is_down {
         return None;
     }
     let id = field(words, "runid").filter(|id| !id.is_empty());
-    Some((Address::named(host, port, asked), id.map(Into::into)))
+    let address = learned.address(host, port, None, asked);
+    Some((address, id.map(Into::into)))
 }
 
 fn epoch(master: &Reply) -> Option<u64> {

@@ -49,10 +49,12 @@ pub(super) const FIRST: [Part; 10] = [
             "fair",
             "fair_peers",
             "read_write",
+            "downgrade",
             "multi",
             "red",
             "red_faults",
             "guarded_writes",
+            "checked_scripts",
         ],
     )
     .at_once("4"),
@@ -62,6 +64,7 @@ pub(super) const FIRST: [Part; 10] = [
             "cluster",
             "cluster_wakeups",
             "cluster_names",
+            "mapped_addresses",
             "shards",
             "slot_map",
             "sentinel",
@@ -77,6 +80,7 @@ pub(super) const FIRST: [Part; 10] = [
         &[
             "lock",
             "bodies",
+            "take_over",
             "owners",
             "runtimes",
             "moved",
@@ -116,6 +120,7 @@ pub(super) const FIRST: [Part; 10] = [
             "handoff",
             "hangs",
             "limits",
+            "once_per",
             "outages",
         ],
     ),
@@ -127,7 +132,14 @@ pub(super) const FIRST: [Part; 10] = [
     .at_once("6"),
     Part::new(
         "blocking, metrics, serde, TLS",
-        &["counts", "blocking", "no_panic", "features", "tls"],
+        &[
+            "counts",
+            "blocking",
+            "no_panic",
+            "features",
+            "redisson_config",
+            "tls",
+        ],
     ),
     Part::new(
         "facts about fred, public surface, scripts",
@@ -141,7 +153,7 @@ pub(super) const REST: [Part; 4] = [
     // It builds the library again.
     Part::new("attribute: mistakes are refused", &["refused"]),
     Part::new("test kit", &["kit", "readme"]),
-    Part::new("service", &["service"]),
+    Part::new("service", &["service", "dashboard"]),
     // It measures the processor time of servers.
     Part::new("costs in a cluster", &["cluster_costs"]).at_once("1"),
 ];

@@ -11,7 +11,7 @@ use super::{DENY, Machine, examples, no_run};
 use crate::demo::beside_java;
 use crate::java::{self, Java};
 use crate::tools::{self, EVERYTHING, Server};
-use crate::{Problem, bench, cargo, docs, features, mutants, sim};
+use crate::{Problem, bench, cargo, docs, features, mutants, release, sim};
 
 impl Report {
     /// `long`: locks are held for a minute, and callers of several storm for one.
@@ -21,7 +21,10 @@ impl Report {
         self.check("lints of the library alone", alone.args(DENY));
         self.ran("each feature by itself", features::each);
         self.ran("docs and their links", docs::run);
-        self.check("package builds from its own tarball", &mut package());
+        self.ran("packages build from their tarballs", release::packages);
+        self.ran("nothing breaks users of the last release", || {
+            release::compatible(machine.install)
+        });
         self.ran("planted bugs are found", mutants::run_few);
         self.check("the library alone builds", &mut no_run(&LIBRARY));
         let files = REST.iter().chain([&ALONE]).flat_map(|part| part.files);
@@ -135,18 +138,4 @@ fn is_not_exact(demo: &mut Command, rows: usize) -> Result<(), Problem> {
     } else {
         Err(Problem::failed(format!("{}: {said}", output.status)))
     }
-}
-
-fn package() -> Command {
-    // Packages what is in the working tree, also before it is committed. The library needs the
-    // attribute, which may not be published yet.
-    cargo(&[
-        "package",
-        "--quiet",
-        "--allow-dirty",
-        "--package",
-        "redisson-lock-macros",
-        "--package",
-        "redisson-lock",
-    ])
 }

@@ -1,8 +1,9 @@
 //! An owner of both parts, and what the other side sees of it.
 
 use super::*;
-use crate::fixture::between;
+use crate::fixture::{ALL, between};
 use crate::waiting::is_woken_by;
+use crate::worker::Fail;
 
 pub fn scenarios() -> Vec<Scenario> {
     let mut scenarios = Vec::from(of_readers! {
@@ -12,6 +13,8 @@ pub fn scenarios() -> Vec<Scenario> {
     });
     let [downgrade] = of_readers! { "rw_downgrade", downgrade; };
     scenarios.push(downgrade.short());
+    let [in_one_step] = of_readers! { "rw_downgrade_in_one_step", in_one_step; };
+    scenarios.push(in_one_step.short().not_first(ALL));
     scenarios.extend(of_writers! {
         "rw_writes_seen_from_the_other_side", seen_from_the_other_side;
     });
@@ -47,6 +50,29 @@ async fn downgrade(fixture: Fixture) {
         is_woken_by(waiting, reads.unlock(key)).await;
         second.unlock(key).await.expect("held");
     }
+    assert!(gets(&writer, key).await, "there is no reader");
+    nothing_left(control, key).await;
+}
+
+/// One script makes the write hold a read hold: the readers of the other side that wait are told, its writers are not let
+/// in, and the key that covers the read hold is the one that Redisson writes.
+async fn in_one_step(fixture: Fixture) {
+    let (reads, second, key) = &fixture.workers();
+    let (writes, control) = (&reads.writes(), &mut fixture.control());
+    let writer = fixture.quick_second.writer();
+    writes.lock(key, Some(ms(30_000))).await.expect("free");
+    let waiting = waits(&fixture, second, key).await;
+    let downgraded = async {
+        writes.downgrade(key).await;
+        Ok::<_, Fail>(())
+    };
+    is_woken_by(waiting, downgraded).await;
+    assert_eq!(fields(control, key).len(), 3, "a mode and two readers");
+    assert!(!gets(&writer, key).await, "two read");
+    second.unlock(key).await.expect("held");
+    assert!(!gets(&writer, key).await, "one reads");
+    assert_eq!(keys(control, key).len(), 1);
+    reads.unlock(key).await.expect("held");
     assert!(gets(&writer, key).await, "there is no reader");
     nothing_left(control, key).await;
 }

@@ -103,7 +103,7 @@ pub(crate) async fn holder<K>(
 }
 
 /// The writer, and then those that read.
-pub(crate) fn all_holders(holders: Option<RwHolders>) -> Vec<Holder> {
+fn all_holders(holders: Option<RwHolders>) -> Vec<Holder> {
     let all = holders.into_iter();
     all.flat_map(|holders| holders.writer.into_iter().chain(holders.readers))
         .collect()

@@ -209,7 +209,7 @@ impl State {
         let owner = self.callers[nth].owner;
         let (order, terms) = verb.terms(self.replicas, self.kind.is_reentrant);
         let input = match order {
-            Order::Immediate => Input::JoinsImmediately,
+            Order::First | Order::Immediate => Input::JoinsImmediately,
             Order::Queued => Input::JoinsQueue,
         };
         let waiter = self.step(owner, input, |core, now, out| {
@@ -232,7 +232,7 @@ impl State {
         let too_late = |state: &Self, since: Time| since + RULES.command_timeout <= state.now;
         let field = self.next_field(owner).text();
         let input = match self.core.order(waiter) {
-            Some(Order::Immediate) => Input::AsksImmediately,
+            Some(Order::First | Order::Immediate) => Input::AsksImmediately,
             Some(Order::Queued) | None => Input::AsksQueued,
         };
         let admission = self.step(owner, input, |core, now, out| {

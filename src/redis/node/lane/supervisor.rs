@@ -10,6 +10,7 @@ use tokio_util::sync::DropGuard;
 
 use super::current::{ConnectionContext, Current, GoneOnDrop, LaneState, LaneStats};
 use crate::base::backoff::Backoff;
+use crate::base::connected::{CountedConnection, reconnected};
 use crate::base::runtime::{event, isolated};
 use crate::error::tls_problem;
 use crate::redis::connection::{Connection, Task, explained};
@@ -62,6 +63,7 @@ impl Supervisor {
                 ..
             } = connected;
             current.0.set(LaneState::Up(Arc::clone(&link)));
+            let open = CountedConnection::opened();
             let unwanted = is(self.wanted.clone(), false);
             let successor = tokio::select! {
                 biased;
@@ -73,6 +75,7 @@ impl Supervisor {
                 None => LaneState::Stopped,
                 Some(_) => LaneState::Down(None),
             });
+            open.closed();
             isolated(|| drop(_ended));
             task.end().await;
             let Some(successor) = successor else { return };
@@ -92,20 +95,25 @@ impl Supervisor {
                 }
                 replacement = replacement => replacement,
             };
-            self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
-            let connection_fence = *self.stats.fence.lock();
-            if self.is_news("replaced") {
-                event!(INFO, lane = self.nth,
-                    server = &*self.endpoint.settings().address,
-                    %connection_fence,
-                    "command connection replaced"
-                );
-            }
-            if replacement.is_tracking {
-                // What was read over the last connection is not tracked by this one.
-                self.context.reports.add_lane(self.nth);
-            }
+            self.replaced(&replacement);
             connected = replacement;
+        }
+    }
+
+    fn replaced(&self, replacement: &Connected) {
+        self.stats.reconnects.fetch_add(1, Ordering::Relaxed);
+        reconnected();
+        let connection_fence = *self.stats.fence.lock();
+        if self.is_news("replaced") {
+            event!(INFO, lane = self.nth,
+                server = &*self.endpoint.settings().address,
+                %connection_fence,
+                "command connection replaced"
+            );
+        }
+        if replacement.is_tracking {
+            // What was read over the last connection is not tracked by this one.
+            self.context.reports.add_lane(self.nth);
         }
     }
 

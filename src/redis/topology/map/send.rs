@@ -14,7 +14,6 @@ use crate::error::{Cause, RefusedKind};
 use crate::redis::call::Call;
 use crate::redis::node::Node;
 use crate::redis::node::link::{Limit, SendError};
-use crate::redis::settings::address::Address;
 use crate::redis::transport::ConnectionError;
 
 impl Map {
@@ -94,7 +93,8 @@ impl Map {
             self.context.outdated.notify_one();
             let named = |host, port| {
                 let asked = self.node(number).endpoint.address();
-                Address::named(host, port, &asked)
+                // The name of a node, whose IP address a table has had beside it.
+                self.settings.learned.address(host, port, None, &asked)
             };
             let next = match &cause.refusal {
                 Some(Moved { .. } | Ask { .. }) if redirections == REDIRECTIONS_MAX => {

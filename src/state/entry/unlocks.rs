@@ -1,0 +1,88 @@
+//! Unlocks that are under way, and the jobs that their releases have.
+
+use std::sync::Arc;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::{Entry, Locks, Outcome};
+use crate::core::{Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, WaiterId};
+
+/// The release that has begun with an unlock, whose job the caller drives, and its outcome. `Ok(None)`: the hold was
+/// released before.
+pub(crate) type BegunUnlock = Result<Option<(Option<OpId>, Outcome)>, LossReason>;
+
+impl Entry {
+    pub(crate) fn unlock(self: &Arc<Self>, owner: OwnerKey, hold: HoldId) -> BegunUnlock {
+        self.begin_unlock(owner, hold, |core, now, out| {
+            core.unlock(now, owner, hold, out)
+        })
+    }
+
+    /// The same, and this call of the owner, which waits to read, gets the lock.
+    pub(crate) fn downgrade(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        hold: HoldId,
+        to: WaiterId,
+    ) -> BegunUnlock {
+        self.begin_unlock(owner, hold, |core, now, out| {
+            core.downgrade(now, owner, hold, to, out)
+        })
+    }
+
+    fn begin_unlock(
+        self: &Arc<Self>,
+        owner: OwnerKey,
+        hold: HoldId,
+        unlock: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<bool, LossReason>,
+    ) -> BegunUnlock {
+        let unlock = self.step_with(|state, now, out| {
+            if !unlock(&mut state.core, now, out)? {
+                return Ok(None);
+            }
+            // Its cell is there before the mutex is free, so that no outcome can be missed.
+            let (cell, outcome) = oneshot::channel();
+            state.unlocks.insert(hold, cell);
+            let begins = out.jobs.iter().position(|(of, _)| *of == owner);
+            let release = begins.map(|nth| out.jobs.remove(nth).1);
+            Ok(Some((release, outcome)))
+        })?;
+        if let Some((None, _)) = unlock {
+            let waiting = self.locks.waiting_jobs.lock();
+            let job = waiting.get(&(self.id, owner)).cloned();
+            drop(waiting);
+            job.iter().for_each(|job| job.notify_one());
+        }
+        Ok(unlock)
+    }
+
+    /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
+    pub(crate) async fn joined(&self, owner: OwnerKey) {
+        let key = (self.id, owner);
+        let _registered = WaitingJob {
+            locks: &self.locks,
+            key,
+        };
+        let joined = Arc::new(Notify::new());
+        self.locks
+            .waiting_jobs
+            .lock()
+            .insert(key, Arc::clone(&joined));
+        // Registered before it looks, so that no caller is missed.
+        while !self.peek(|core| core.is_awaited(owner)) {
+            joined.notified().await;
+        }
+    }
+}
+
+/// A job that waits, until it is dropped.
+struct WaitingJob<'a> {
+    locks: &'a Locks,
+    key: (u64, OwnerKey),
+}
+
+impl Drop for WaitingJob<'_> {
+    fn drop(&mut self) {
+        self.locks.waiting_jobs.lock().remove(&self.key);
+    }
+}
