@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use fs_err as fs;
 
-use crate::{Problem, cargo, ended, release, tools};
+use crate::{Problem, cargo, ended, published, tools};
 
 /// The published documentation of this workspace, as it is built here.
 const PUBLISHED: &str = "https://docs.rs/redisson-lock";
@@ -29,7 +29,7 @@ pub fn run() -> Result<(), Problem> {
 fn make() -> Result<(), Problem> {
     let mut docs = cargo(&["doc", "--no-deps", "--quiet"]);
     let (mut features, mut flags) = (Vec::new(), vec!["-D warnings".to_owned()]);
-    for package in release::published()? {
+    for package in published::published()? {
         // Cargo is told not to document the program.
         if package.name == "redisson-lock-cli" {
             continue;

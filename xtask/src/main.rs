@@ -24,6 +24,7 @@ mod packages;
 mod page;
 mod pair;
 mod peers;
+mod published;
 mod release;
 mod sim;
 mod test;
