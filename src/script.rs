@@ -240,10 +240,14 @@ pub(crate) fn pass(
     lease: Duration,
     announce: Announce,
 ) -> Call<Released> {
+    let mut keys = keys(name);
+    if name.kind().face() == Face::Write {
+        // Who writes hands the lock to its own other face.
+        keys.push(name.first_read_of(to));
+    }
     Call {
         script: Scripts::of(name.kind()).pass,
-        // Who writes hands the lock to its own other face.
-        keys: with_first_read(name.of_face(Face::Read), to, keys(name)),
+        keys,
         others: None,
         args: announced_by(
             name,

@@ -90,6 +90,26 @@ async fn other_readers_get_in_and_no_writer_and_it_is_one_script() {
 
 /// Then it takes two scripts, and what else there is stays.
 #[tokio::test]
+async fn a_writer_that_waited_for_a_reader_of_its_client_may_become_one() {
+    let server = TestServer::new();
+    let (client, mut control) = (server.client().await, server.control());
+    let lock = client.rw_lock("a");
+    let read = lock.read().owned_by(&client.owner());
+    let read = read.lock().await.expect("free");
+    let writer = lock.write();
+    let writer = tokio::spawn(async move { writer.lock().await });
+    eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+    read.unlock().await.expect("held");
+    let write = within(ms(5_000), writer).await.expect("in time");
+    let write = write.expect("no panic").expect("writes");
+    let guard = write.downgrade().await.expect("written");
+    assert_eq!(held(&mut control), "read 1");
+    guard.unlock().await.expect("held");
+    both_free(&client, &mut control).await;
+    server.finish([client]).await;
+}
+
+#[tokio::test]
 async fn beside_other_holds_of_its_owner_each_of_them_stays() {
     let server = TestServer::new();
     let (ours, theirs) = (server.client().await, server.client().await);

@@ -92,7 +92,8 @@ impl LockName {
         }
     }
 
-    /// The name of this part of the lock.
+    /// The name of this part of the lock, as the name of an entry has both: that of the other part, which this may return,
+    /// has itself alone.
     pub(crate) fn of_face(&self, face: Face) -> &Self {
         let other = self.not_plain.as_deref();
         let other = other.and_then(|not_plain| not_plain.other_face.as_deref());
