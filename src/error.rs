@@ -207,8 +207,7 @@ pub enum Error {
     /// The owner already holds the lock, and the call or that hold does not nest: it is of a string lock, or was made
     /// with [`non_reentrant`](crate::Lock::non_reentrant). Nothing was sent.
     #[error(
-        "lock `{lock}` is already held by this owner, and this call or that hold is not reentrant: unlock first, or use \
-         another owner"
+        "lock `{lock}` is already held by this owner and is not reentrant here: unlock it first, or use another owner"
     )]
     AlreadyHeld {
         /// The name as given.
@@ -218,8 +217,8 @@ pub enum Error {
     /// The owner holds the read part of a [read-write lock](crate::RwLock), and would wait for itself to get the write
     /// part. Nothing changed.
     #[error(
-        "this owner reads lock `{lock}` and would wait for itself to write: release what it reads first, or write from the \
-         beginning"
+        "this owner holds the read lock of `{lock}`, so waiting for the write lock would deadlock: release the read \
+         guard first, or take the write lock from the start"
     )]
     WouldDeadlock {
         /// The name as given.
@@ -229,7 +228,7 @@ pub enum Error {
     /// This client uses the name as another kind of lock, in a call, a guard, a handle, a hold or a release in
     /// progress. Nothing was sent.
     #[error(
-        "`{lock}` is in use as a lock of the kind `{in_use}` in this client, not `{kind}`: use another name"
+        "this client already uses `{lock}` as a `{in_use}` lock, not `{kind}`: use another name"
     )]
     OtherKind {
         /// The name as given.
@@ -256,7 +255,7 @@ pub enum Error {
 
     /// Too few replicas had the lock in time, or none could be asked; see
     /// [`Lock::sync_replicas`](crate::Lock::sync_replicas). It is released again, and nothing new is held.
-    #[error("{acknowledged} of {wanted} replicas have acknowledged lock `{lock}`: {}", refused::said(*released))]
+    #[error("only {acknowledged} of {wanted} replicas acknowledged lock `{lock}`: {}", refused::said(*released))]
     TooFewReplicas {
         /// The lock.
         lock: String,
@@ -303,7 +302,7 @@ pub enum Error {
     /// A call of a [blocking](crate#features) client was made where tokio polls a future, and would have blocked the
     /// tasks of that thread. Nothing was sent.
     #[error(
-        "a blocking call inside of a tokio runtime: use the async LockClient there, or make the call in \
+        "blocking call inside a tokio runtime: use the async LockClient there, or make the call in \
          tokio::task::spawn_blocking or on a thread of its own"
     )]
     InsideRuntime,

@@ -34,7 +34,8 @@
 //! | [`RedLock`] | one lock across three or more independent servers |
 //! | [`eval`](HoldHandle::eval) | a guarded write: a script that runs only while the lock is held |
 //!
-//! All have the methods of [`Lock`]. Code that works with any of them can take a [`DistributedLock`].
+//! Each has `lock`, `try_lock…`, `run…`, `lead` and `lease`; all but the last three are a [`Lock`], and have all its
+//! methods. Code that works with any lock can take a [`DistributedLock`].
 //!
 //! # What you must do
 //!

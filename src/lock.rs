@@ -337,7 +337,7 @@ impl<K> Lock<K> {
     /// match client.lock("stock:42").try_lock_or_holder().await? {
     ///     TryLock::Acquired(guard) => guard.unlock().await?,
     ///     TryLock::Busy { holder: Some(by) } => println!("held by {}", by.owner),
-    ///     TryLock::Busy { holder: None } => println!("free, and others are first"),
+    ///     TryLock::Busy { holder: None } => println!("free, but others are ahead in the queue"),
     /// }
     /// # Ok(()) }
     /// ```

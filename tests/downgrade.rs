@@ -7,7 +7,7 @@ use redisson_lock::{Error, HoldState, LockClient, RwLock};
 use test_support::kinds::count;
 use test_support::{
     Control, Fate, ProxiedPair, TestServer, assert_matches, drop_at_each_poll, eventually,
-    may_take, ms, tokio, within,
+    may_take, ms, replicas_of, tokio, within,
 };
 
 /// Who has the lock: the mode, and each holder with its count.
@@ -239,4 +239,100 @@ async fn a_fixed_lease_goes_on_and_what_is_no_write_hold_is_refused() {
     assert_matches!(writes.downgrade().await, Err(Error::Lost { .. }));
     both_free(&client, &mut control).await;
     server.finish([client]).await;
+}
+
+/// In one step and in two.
+#[tokio::test]
+async fn the_read_hold_ends_when_the_write_hold_would_have() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    for is_fenced in [true, false] {
+        let client = server.client_with(|builder| builder.connection_fence(is_fenced));
+        let client = client.await;
+        for is_nested in [true, false] {
+            let lock = client.rw_lock("a").write().owned_by(&client.owner());
+            for lock in [lock.lease(ms(1_000)), lock.max_hold(ms(1_000))] {
+                let case = format!("fenced {is_fenced}, nested {is_nested}, {lock:?}");
+                let outer = lock.lock().await.expect("free");
+                let inner = match is_nested {
+                    true => Some(lock.lock().await.expect("nested")),
+                    false => None,
+                };
+                let (write, rest) = match inner {
+                    Some(inner) => (inner, Some(outer)),
+                    None => (outer, None),
+                };
+                let until = write.valid_until();
+                let read = write.downgrade().await.expect("written");
+                assert!(read.valid_until() <= until + ms(50), "{case}");
+                if let Some(outer) = rest {
+                    outer.unlock().await.expect("held");
+                }
+                within(ms(3_000), read.lost())
+                    .await
+                    .unwrap_or_else(|| panic!("{case}"));
+                drop(read);
+                both_free(&client, &mut control).await;
+            }
+        }
+        client.close(ms(0)).await;
+    }
+}
+
+#[tokio::test]
+async fn replicas_confirm_the_read_hold_as_they_did_the_write_hold() {
+    let server = TestServer::new();
+    let replicas = replicas_of(&server, 1).await;
+    let client = server.client_with(|builder| builder.command_timeout(ms(500)));
+    let client = client.await;
+    let lock = client.rw_lock("a").write().sync_replicas(1, ms(300));
+    let write = lock.lock().await.expect("free");
+    let read = write.downgrade().await.expect("it has confirmed");
+    assert_eq!(read.state(), HoldState::Held);
+    read.unlock().await.expect("held");
+    let write = lock.lock().await.expect("free");
+    replicas[0].pause();
+    assert_matches!(write.downgrade().await, Err(Error::TooFewReplicas { .. }));
+    replicas[0].resume();
+    both_free(&client, &mut server.control()).await;
+    client.close(ms(0)).await;
+}
+
+/// The hold ends in any case, as documented.
+#[tokio::test]
+async fn a_refusal_is_told_as_what_it_is() {
+    for refusal in [
+        "-NOREPLICAS Not enough good replicas to write.",
+        "-OOM command not allowed when used memory > 'maxmemory'.",
+        "-TRYAGAIN Multiple keys request during rehashing of slot",
+        "-NOPERM this user has no permissions to run the 'evalsha' command",
+    ] {
+        let mut two = ProxiedPair::with(|builder| builder.command_timeout(ms(800))).await;
+        let lock = two.ours.rw_lock("a").write();
+        let first = lock.lock().await.expect("free").downgrade().await;
+        first.expect("written").unlock().await.expect("held");
+        let write = lock.lock().await.expect("free");
+        let (from, to) = (
+            format!("{}:write", write.owner()),
+            write.owner().to_string(),
+        );
+        let moves = move |words: &[String]| {
+            words[0].starts_with("EVAL") && words.contains(&from) && words.contains(&to)
+        };
+        two.proxy.rule(Fate::Instead(refusal), 1, moves);
+        let error = write.downgrade().await.expect_err("refused");
+        let is_permission = refusal.starts_with("-NOPERM");
+        assert_eq!(
+            matches!(error, Error::PermissionDenied { .. }),
+            is_permission,
+            "{error}"
+        );
+        assert_eq!(
+            matches!(error, Error::Refused { .. }),
+            !is_permission,
+            "{error}"
+        );
+        both_free(&two.ours, &mut two.control).await;
+        two.finish().await;
+    }
 }

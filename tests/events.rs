@@ -217,8 +217,7 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
     eventually("it waits", ms(2000), || denied.stats().waiting == 1).await;
     guard.unlock().await.expect("held");
     waiter.await.expect("no panic").expect("held");
-    let refused =
-        "locks are not handed over inside this client any more: the permission is missing";
+    let refused = "locks are no longer handed over inside this client: a permission is missing";
     events
         .comes(Level::WARN, &format!("{refused} permission=+hdel"))
         .await;

@@ -510,7 +510,7 @@ async fn kinds_are_read_from_text_and_a_wrong_one_is_named() {
     let names = KINDS.map(|kind| kind.to_string()).join(", ");
     let text = wrong.to_string();
     assert!(
-        text.ends_with(&format!("`strings` is none of {names}")),
+        text.ends_with(&format!("`strings`; expected one of {names}")),
         "{text}"
     );
 }

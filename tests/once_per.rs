@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use redisson_lock::{Error, Lock, LockClient, LockKind};
+use redisson_lock::{Error, Lock, LockClient, LockClientBuilder, LockKind};
 use test_support::kinds::KINDS;
-use test_support::{TestServer, assert_matches, eventually, ms, tokio};
+use test_support::{TestServer, assert_matches, eventually, ms, stalls, tokio};
 
 const PERIOD: Duration = ms(1_000);
 /// Of it, the lock is kept for this long.
@@ -45,9 +45,10 @@ async fn one_of_several_runs_it_and_each_may_one_period_later() {
         }
         let all = begun.elapsed();
         tokio::time::sleep(PERIOD.saturating_sub(all)).await;
-        let last = jobs.last().expect("there are kinds");
-        eventually("the last is free", PERIOD, || {
-            server.control().count(last.1.name()) == 0
+        // In no order: each is released at its end.
+        eventually("all are free", PERIOD, || {
+            let mut control = server.control();
+            jobs.iter().all(|job| control.count(job.1.name()) == 0)
         })
         .await;
     }
@@ -137,6 +138,48 @@ async fn a_body_that_takes_longer_keeps_the_lock_until_its_end() {
             server.control().count("job") == 0
         })
         .await;
+    }
+    server.finish([client, other]).await;
+}
+
+#[tokio::test]
+async fn a_limit_of_holds_does_not_shorten_the_time() {
+    let server = TestServer::new();
+    let limited = |builder: LockClientBuilder| builder.max_hold(ms(100));
+    let (client, other) = (server.client_with(limited).await, server.client().await);
+    for job in [client.lock("one"), other.lock("two").max_hold(ms(100))] {
+        assert!(runs(&job, ms(10_000)).await);
+        let left = server.control().pttl(job.name());
+        assert!(left > 8_000, "{left}");
+    }
+    client.close(ms(0)).await;
+    other.close(ms(0)).await;
+}
+
+/// It is dropped when it has extended the lease: within its time, and after it.
+#[tokio::test]
+async fn a_call_that_is_dropped_late_keeps_the_lock_no_longer() {
+    let server = TestServer::new();
+    let (client, other) = (server.client().await, server.client().await);
+    for dropped in [ms(750), ms(1_300)] {
+        let (job, begun) = (client.lock("job"), Instant::now());
+        let stuck = job.once_per(PERIOD, async |_held| {
+            std::future::pending::<()>().await;
+            Ok::<_, Error>(())
+        });
+        assert!(tokio::time::timeout(dropped, stuck).await.is_err());
+        if dropped < KEPT {
+            assert!(!runs(&other.lock("job"), PERIOD).await, "it stays");
+        }
+        eventually("it is free", ms(5_000), || {
+            server.control().count("job") == 0
+        })
+        .await;
+        let (took, stays) = (begun.elapsed(), dropped.max(KEPT));
+        assert!(
+            (stays..stays + ms(100) + stalls(begun)).contains(&took),
+            "{dropped:?}: {took:?}"
+        );
     }
     server.finish([client, other]).await;
 }

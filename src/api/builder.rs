@@ -70,9 +70,8 @@ impl LockClient {
     /// `valkey` may replace `redis`. `rediss://` and `valkeys://`, also with `-cluster` and `-sentinel`, connect over
     /// TLS (feature `tls-rustls`). Nodes and sentinels may also be hosts separated by commas,
     /// `redis-cluster://host:port,host:port`. The sentinels' name may also be the path,
-    /// `redis-sentinel://host/name/database`, and the database `?db=`. Parameters may come in any order. A parameter
-    /// that is not in the row of its scheme is refused, and the error names the replacement of those that other clients
-    /// have. Blanks, quotes and `NAME=` around a URL are ignored. Special characters must be percent-encoded (`@` as
+    /// `redis-sentinel://host/name/database`, and the database `?db=`. Parameters may come in any order. Any other
+    /// parameter is refused; for those of other clients the error names the replacement. Blanks, quotes and `NAME=` around a URL are ignored. Special characters must be percent-encoded (`@` as
     /// `%40`, `%` as `%25`), and an IPv6 address needs brackets. Without a user the password is the default user's. A
     /// builder's [`sentinel_credentials`](LockClientBuilder::sentinel_credentials) take precedence.
     ///

@@ -297,7 +297,7 @@ impl LockClient {
     ///
     /// Call it when a service starts: otherwise a missing permission shows only at the first call that needs it,
     /// perhaps with a lock already held. One run names everything missing for the commands of this client, including
-    /// those that its connections send when they open, except `+rpush` of a fair lock if `+lrem` is missing. A missing
+    /// those that its connections send when they open, but `+rpush` of a fair lock only once `+lrem` is granted. A missing
     /// key or channel shows only through a permitted command: if no command that uses it is permitted, only the
     /// commands are listed.
     ///

@@ -45,8 +45,7 @@ pub use guard::{MemberLoss, MultiGuard, MultiHold, MultiLost};
 /// and it is first again when the other queues have reached it. Fair locks queue in Redis, where a call takes no place
 /// before it waits: next to owners that always queue for several of them it may starve.
 ///
-/// A call that finds the lock busy does not name a holder, unlike [`Lock::try_lock_or_holder`]; call [`Lock::inspect`]
-/// on each lock instead.
+/// There is no `try_lock_or_holder`: call [`Lock::inspect`] on each lock instead.
 ///
 /// # The same lock twice
 ///
@@ -305,7 +304,7 @@ fn same_keys(members: &[Lock]) -> impl Iterator<Item = (&Lock, &Lock)> {
 
 fn twice(lock: &Lock) -> Error {
     let name = lock.name();
-    invalid(format!("lock `{name}` is in it twice, or under two names"))
+    invalid(format!("lock `{name}` is listed twice, or under two names"))
 }
 
 fn invalid(problem: String) -> Error {

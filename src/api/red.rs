@@ -64,8 +64,8 @@ use quorum_hold::{Round, RoundOutcome, TooFew};
 ///
 /// The timers of a `RedLock` run on the runtime of the first lock's client, whichever task calls it.
 ///
-/// A call that finds the lock busy does not name a holder, unlike [`Lock::try_lock_or_holder`], because each server may
-/// have a different one; call [`Lock::inspect`] on each member instead.
+/// There is no `try_lock_or_holder`, because each server may have a different holder: call [`Lock::inspect`] on each
+/// member instead.
 ///
 /// Members are plain locks, as in Redisson's `RedissonRedLock`, or string locks, as in most other programs. The lock
 /// does not nest: a second call by an owner that has a guard of it, or waits for it, fails with [`Error::AlreadyHeld`],
@@ -113,7 +113,7 @@ impl RedLock {
     pub fn new(members: impl IntoIterator<Item = Lock>) -> Result<Self, Error> {
         let members: Vec<Lock> = members.into_iter().collect();
         if members.len() < 3 {
-            return Err(invalid("it needs three servers at least".to_owned()));
+            return Err(invalid("it needs at least three servers".to_owned()));
         }
         let is_other = |lock: &&Lock| !matches!(lock.kind(), LockKind::Plain | LockKind::String);
         if let Some(other) = members.iter().find(is_other) {
@@ -521,7 +521,7 @@ fn next_round(pauses: &mut Backoff, limit: Instant) -> Instant {
 fn same_server(lock: &Lock) -> Error {
     let name = lock.name();
     invalid(format!(
-        "two of its locks (`{name}`) are at the same server; each needs a server of its own"
+        "two of its locks (`{name}`) are on the same server; each needs its own"
     ))
 }
 

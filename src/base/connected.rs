@@ -14,12 +14,12 @@ mod with_metrics {
         metrics::describe_counter!(
             RECONNECTS,
             Unit::Count,
-            "Command connections that took the place of a lost one"
+            "Command connections that replaced a lost one"
         );
         metrics::counter!(RECONNECTS).increment(0);
     }
 
-    /// Another connection took the place of a lost one.
+    /// Another connection replaced a lost one.
     pub(crate) fn reconnected() {
         isolated(|| metrics::counter!(RECONNECTS).increment(1));
     }

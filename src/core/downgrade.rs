@@ -6,23 +6,29 @@
 use super::LockCore;
 use super::hold::LeasePolicy;
 use super::op::Pass;
+use super::owner_state::OwnerState;
 use super::queue::{LeaseKind, Terms};
 use super::values::{Effects, Face, HoldId, Life, LossReason, OwnerKey, Time, WaiterId};
 
 impl LockCore {
-    /// The terms on which the read hold would have the rest of this write hold's time. `None`: it cannot be moved in one
-    /// step: it has ended, is not its owner's only one, or something is under way for the owner.
-    pub fn downgrade_terms(&self, now: Time, owner: OwnerKey, hold: HoldId) -> Option<Terms> {
+    /// Whether this hold can be moved in one step: it is its owner's only one, nothing is under way for the owner, and no
+    /// replica has to confirm the new lease.
+    pub fn may_downgrade(&self, owner: OwnerKey, hold: HoldId) -> bool {
         let [own, read] = self.faces(owner);
-        let own = own.filter(|own| own.tenure.has(hold) && own.tenure.count() == 1)?;
+        let is_alone = |own: &OwnerState| {
+            own.tenure.has(hold) && own.tenure.count() == 1 && own.tenure.replicas() == 0
+        };
         let is_free =
             read.is_none_or(|read| !read.tenure.is_held() && read.tenure.lost().is_none());
-        if !is_free || !self.is_idle(owner) || owner.face != Face::Write || self.life != Life::Open
-        {
-            return None;
-        }
-        let policy = own.tenure.snapshot(now, hold, &self.rules)?.policy;
-        let (lease, kind, limit) = match policy {
+        let is_open = owner.face == Face::Write && self.life == Life::Open;
+        own.is_some_and(is_alone) && is_free && is_open && self.is_idle(owner)
+    }
+
+    /// The terms on which another hold would have the rest of this one's time. `None`: it has ended.
+    pub fn rest_of(&self, now: Time, owner: OwnerKey, hold: HoldId) -> Option<Terms> {
+        let own = self.owners.get(owner)?;
+        let snapshot = own.tenure.snapshot(now, hold, &self.rules)?;
+        let (lease, kind, limit) = match snapshot.policy {
             LeasePolicy::Watchdog { limit } => {
                 (self.rules.watchdog_timeout, LeaseKind::Watchdog, limit)
             }
@@ -32,14 +38,14 @@ impl LockCore {
             lease,
             kind,
             limit: limit.map(|limit| limit.since(now)),
-            replicas: 0,
+            replicas: snapshot.replicas,
             reentrant: own.tenure.reentrant,
             wait: self.rules.fair_wait,
         })
     }
 
     /// As [`unlock`](Self::unlock), and `to`, a call of the same owner that waits to read, gets the lock in the same script.
-    /// Only if there are terms for that.
+    /// Only if that [may be](Self::may_downgrade).
     pub fn downgrade(
         &mut self,
         now: Time,

@@ -105,16 +105,26 @@ impl LockCore {
     }
 
     /// A guard was dropped: its owner does not hold from here on.
-    pub fn drop_hold(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
-        self.step(now, out, |core, out| core.drop_now(now, owner, hold, out));
+    /// `false`: it had ended.
+    pub fn drop_hold(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        hold: HoldId,
+        out: &mut Effects,
+    ) -> bool {
+        self.step(now, out, |core, out| core.drop_now(now, owner, hold, out))
     }
 
-    fn drop_now(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
-        self.change(now, owner, out, |own, cx| {
-            if !own.take_out(hold, false, cx) {
+    fn drop_now(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) -> bool {
+        let was_held = self.change(now, owner, out, |own, cx| {
+            let was_held = own.take_out(hold, false, cx);
+            if !was_held {
                 own.acknowledge(hold, cx);
             }
+            was_held
         });
+        was_held.unwrap_or(false)
     }
 
     /// Drops every detached hold; answers how many.

@@ -95,13 +95,13 @@ impl Fixture {
 
     /// Drops a hold, and answers with the job that begins with that.
     pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) -> OpId {
-        self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
+        self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
         self.out.jobs[0].1
     }
 
     /// Drops a hold whose release is under way.
     pub(super) fn drop_hold_too(&mut self, owner: OwnerKey, hold: HoldId) {
-        self.step(|core, now, out| core.drop_hold(now, owner, hold, out));
+        self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
         assert!(self.out.jobs.is_empty(), "it joins the release");
     }
 
@@ -522,7 +522,7 @@ fn a_hold_that_is_over_was_valid_until_its_deadline_or_until_then() {
             fixture.now = Time::START + Duration::from_secs(after);
             fixture.step(|core, now, out| match step {
                 "unlock" => _ = core.unlock(now, A, hold, out),
-                "drop" => core.drop_hold(now, A, hold, out),
+                "drop" => _ = core.drop_hold(now, A, hold, out),
                 _ => core.lose_owner(now, A, None, LossReason::Gone, out),
             });
             let (of_hold, rest) = fixture.out.over.split_first().expect("it is over");

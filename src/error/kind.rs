@@ -14,7 +14,7 @@ impl FromStr for LockKind {
             let names = Self::ALL.map(Self::name).join(", ");
             Error::InvalidConfig {
                 what: "lock kind",
-                problem: format!("`{text}` is none of {names}"),
+                problem: format!("`{text}`; expected one of {names}"),
             }
         })
     }

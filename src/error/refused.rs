@@ -53,7 +53,7 @@ impl fmt::Display for RefusedKind {
             Self::Misconf => "it cannot persist its data; see its log",
             Self::TooManyClients => "maxclients is reached; raise it or close connections",
             Self::NoSuchDatabase => {
-                "it has no database of this number; see its setting `databases`"
+                "it has no database with this number (see its `databases` setting)"
             }
             Self::Other => "its message says why",
             Self::ClusterDown => "its cluster does not serve this lock at the moment; try again",

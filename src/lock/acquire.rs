@@ -67,12 +67,12 @@ impl<K> Lock<K> {
 
     /// Cancel safety, and the deadline: what is under way when the future of the attempts is dropped is undone in the
     /// background.
-    pub(crate) async fn acquire_or_find(
+    pub(crate) fn acquire_or_find(
         &self,
         wait: Wait,
         stage: CallStage,
-    ) -> Result<TryLock<LockGuard<K>>, Error> {
-        self.acquire_from(wait, stage, None).await
+    ) -> impl Future<Output = Result<TryLock<LockGuard<K>>, Error>> {
+        self.acquire_from(wait, stage, None)
     }
 
     /// The same; or takes the lock over from this owner, in one attempt.

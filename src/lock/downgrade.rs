@@ -6,16 +6,19 @@ use std::sync::Arc;
 use super::acquire::pick_up;
 use super::waiter::{Wait, Waiter};
 use super::{Lock, LockGuard};
-use crate::core::{Face, LossReason, Order};
+use crate::core::{Face, LeaseKind, LossReason, Order, Terms};
 use crate::error::Error;
 use crate::kind::LockKind;
+use crate::redis::SyncReplicas;
+use crate::state::bounds::LEASE_MIN;
 
 impl<K> LockGuard<K> {
     /// Makes this write hold of a [read-write lock](crate::RwLock) a read hold of the same owner, so that other readers
     /// get in, and no writer in between. The read hold has the write hold's lease and limit.
     ///
-    /// One script does both. If the owner has other holds of the lock, or the client has no [connection
-    /// fence](crate::ConnectionFence), it takes the read hold first and then releases the write hold, in two scripts.
+    /// One script does both. If the owner has other holds of the lock, replicas confirm the hold
+    /// ([`sync_replicas`](Lock::sync_replicas)), or the client has no [connection fence](crate::ConnectionFence), it takes
+    /// the read hold first and then releases the write hold, in two scripts.
     ///
     /// # Errors
     ///
@@ -39,7 +42,7 @@ impl<K> LockGuard<K> {
     /// ```
     pub async fn downgrade(self) -> Result<Self, Error> {
         if self.face != Face::Write {
-            let problem = "only a write hold of a read-write lock becomes a read hold";
+            let problem = "`downgrade` needs a write hold; this hold was released";
             return Err(Error::Misuse { problem });
         }
         let entry = Arc::clone(&self.entry);
@@ -50,19 +53,17 @@ impl<K> LockGuard<K> {
     async fn into_read(self) -> Result<Self, Error> {
         let (entry, owner) = (Arc::clone(&self.entry), self.owner.clone());
         let (write, now) = (owner.key(Face::Write), entry.shared().clock.now());
-        let terms = entry.peek(|core| core.downgrade_terms(now, write, self.id));
-        let read = Lock::<K>::new(
-            self.client(),
-            LockKind::Read,
-            entry.name.given().to_string(),
-        );
-        let Some(terms) = terms.filter(|_| entry.route().is_fenced()) else {
+        let terms = entry.peek(|core| core.rest_of(now, write, self.id));
+        let terms = terms.ok_or_else(|| self.lost_by_now())?;
+        let read = self.read_lock(&terms);
+        let in_one_step = entry.peek(|core| core.may_downgrade(write, self.id));
+        if !in_one_step || !entry.route().is_fenced() {
             self.not_lost()?;
-            let reads = read.owned_by(&owner).try_lock().await?;
+            let reads = read.try_lock().await?;
             let reads = reads.ok_or_else(|| self.lost_by_now())?;
             self.unlock().await?;
             return Ok(reads);
-        };
+        }
         // Dropped after the release: what was handed to it is released too.
         let wait = (Wait::Forever, Order::Queued);
         let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait);
@@ -70,5 +71,22 @@ impl<K> LockGuard<K> {
         let taken = pick_up(&entry, &mut waiter).await?;
         let taken = taken.ok_or_else(|| entry.lost(write, LossReason::Gone))?;
         Ok(read.guard(&entry, (owner, Face::Read), taken))
+    }
+
+    /// The read part of the lock, for the owner and on the terms of this hold.
+    fn read_lock(&self, terms: &Terms) -> Lock<K> {
+        let (name, shared) = (self.entry.name.given(), self.entry.shared());
+        let within = shared.config.replicas.map(|wanted| wanted.within);
+        let replicas = (terms.replicas > 0).then(|| SyncReplicas {
+            replicas: terms.replicas,
+            within: within.unwrap_or_else(|| shared.command_timeout()),
+        });
+        Lock {
+            lease: (terms.kind == LeaseKind::Fixed).then(|| terms.lease.max(LEASE_MIN)),
+            max_hold: terms.limit.map(|limit| limit.max(LEASE_MIN)),
+            owner: Some(self.owner.clone()),
+            replicas,
+            ..Lock::new(self.client(), LockKind::Read, name.to_string())
+        }
     }
 }

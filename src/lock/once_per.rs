@@ -14,16 +14,16 @@ use crate::core::Face;
 use crate::error::Error;
 use crate::names::owner::Owner;
 
-impl<K> Lock<K> {
+impl<K: 'static> Lock<K> {
     /// Runs `body` unless a process has started it within the last `period`: for jobs that every instance of a service
     /// starts on time, but only one should run. Returns `None` without running the body if another one has started it,
     /// or holds the lock.
     ///
-    /// The lock is kept for 95 % of the period from the start of the body, however soon the body ends, even if it
-    /// fails, the future is dropped, the client is closed or the process is killed. Instances may therefore
-    /// start the job up to that much apart, and it may run again one period later. A body that takes longer keeps the lock
-    /// until it ends, and is dropped if the lock is lost, as with [`run`](Self::run). A process that is killed in the
-    /// last third of the time keeps the lock for up to a third of it longer.
+    /// The lock is kept for 95 % of the period from the attempt that acquires it, however soon the body ends, even if it
+    /// fails, the future is dropped, the client is closed or the process is killed. So the clocks of the instances
+    /// may differ by up to that time, and the job can run again one period later. A body that takes longer keeps the lock
+    /// until it ends, and is dropped if the lock is lost, as with [`run`](Self::run). If the process is killed in the last
+    /// third of that time, the lock stays up to a third longer.
     ///
     /// Each call has its own owner, so other holds of the caller do not count. Use a separate name for each job,
     /// because the lock cannot serve other purposes in the meantime.
@@ -64,7 +64,11 @@ impl<K> Lock<K> {
         let kept = period - period / 20;
         let owner = Owner::fresh(&self.client.shared().client_id);
         let began = Instant::now();
-        let Some(guard) = self.owned_by(&owner).lease(kept).try_lock().await? else {
+        let lock = Self {
+            max_hold: None,
+            ..self.owned_by(&owner).lease(kept)
+        };
+        let Some(guard) = lock.try_lock().await? else {
             return Ok(None);
         };
         let mut kept = Kept {
@@ -72,6 +76,7 @@ impl<K> Lock<K> {
             extended: kept / 3,
             leased_until: began + kept,
             guard: Some(guard),
+            is_last: false,
         };
         let value = kept.run(body).await?;
         let released = kept.end().await;
@@ -80,16 +85,18 @@ impl<K> Lock<K> {
 }
 
 /// A lock that stays for its period, whatever becomes of the call.
-struct Kept<K> {
+struct Kept<K: 'static> {
     /// Until then it is kept in any case.
     ends: Instant,
     /// By how much a longer body extends the lease each time.
     extended: Duration,
     leased_until: Instant,
     guard: Option<LockGuard<K>>,
+    /// There is no call any more. If this is dropped too, with its runtime, the lease frees the lock.
+    is_last: bool,
 }
 
-impl<K> Kept<K> {
+impl<K: 'static> Kept<K> {
     /// Runs the body under the lock, and extends the lease while it takes longer.
     async fn run<F, Fut>(&mut self, body: F) -> Result<Fut::Output, Error>
     where
@@ -140,10 +147,23 @@ impl<K> Kept<K> {
     }
 }
 
-impl<K> Drop for Kept<K> {
+impl<K: 'static> Drop for Kept<K> {
     fn drop(&mut self) {
-        if let Some(guard) = self.guard.take() {
-            guard.leave();
+        let Some(guard) = self.guard.take() else {
+            return;
+        };
+        if self.is_last || self.leased_until <= self.ends {
+            return guard.leave();
         }
+        // The lease was extended for the body, beyond the time for which the lock is to stay.
+        let client = guard.client();
+        let mut rest = Self {
+            guard: Some(guard),
+            is_last: true,
+            ..*self
+        };
+        client.shared().runtime.spawn(async move {
+            _ = rest.end().await;
+        });
     }
 }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use super::leave::leave;
 use crate::base::runtime::event;
 use crate::core::{
-    Ending, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Time,
-    Total, WaiterId,
+    Ending, Face, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep,
+    Time, Total, WaiterId,
 };
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
@@ -41,10 +41,14 @@ impl Drop for OpenHold {
     fn drop(&mut self) {
         if self.open {
             let (owner, hold) = (self.owner, self.hold);
-            self.entry
+            let was_held = self
+                .entry
                 .step(|core, now, out| core.drop_hold(now, owner, hold, out));
-            let lock = self.entry.name.given();
-            event!(DEBUG, %lock, owner = owner.thread.0, "guard dropped: the lock is released in the background");
+            if was_held {
+                let (lock, client) = (self.entry.name.given(), &self.entry.shared().client_id);
+                let owner = format_args!("{client}:{}", owner.thread.0);
+                event!(DEBUG, %lock, %owner, "guard dropped: the lock is released in the background");
+            }
         }
     }
 }
@@ -227,8 +231,13 @@ async fn send(
             Error::Refused { .. } | Error::UnexpectedReply { .. } => {}
             _ => return Err(error),
         }
-        entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
         may_pass = false;
+        if owner.face == Face::Write {
+            // Who moves its own hold is told why that was refused.
+            entry.release_failed(owner, op, false, false, error.error);
+        } else {
+            entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
+        }
     }
 }
 
@@ -253,7 +262,7 @@ fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) 
 /// A pass lacks a permission, and the release after it did not: that will be so each time.
 fn never_passes_again(shared: &Shared, permission: &str) {
     if !shared.cannot_pass.swap(true, Ordering::Relaxed) {
-        event!(WARN, %permission, "locks are not handed over inside this client any more: the permission is missing");
+        event!(WARN, %permission, "locks are no longer handed over inside this client: a permission is missing");
     }
 }
 

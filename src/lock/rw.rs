@@ -14,7 +14,7 @@ use crate::names::wire;
 /// # Downgrade
 ///
 /// [`downgrade`](crate::LockGuard::downgrade) makes a write hold a read hold, and no writer gets in between. The owner
-/// that writes may also read: when it releases the write hold first, other readers get in beside it.
+/// that writes may also read: if it then releases the write hold, other readers can join it.
 ///
 /// # Upgrade
 ///
@@ -24,8 +24,8 @@ use crate::names::wire;
 /// # Readers and writers
 ///
 /// * A reader overtakes waiting writers. While readers of any client overlap, a writer waits; among the readers of its
-///   own client it takes the first moment without one. Programs that must write at some time make their readers pause.
-/// * A read hold is certain ([`valid_until`](crate::Hold::valid_until)) for one watchdog timeout after its last
+///   own client it takes the first moment without one. If a writer must get in eventually, make the readers pause.
+/// * A read hold is guaranteed only ([`valid_until`](crate::Hold::valid_until)) for one watchdog timeout after its last
 ///   confirmation, even with a longer fixed [`lease`](Lock::lease), because readers in Java may shorten the lock's
 ///   lease. The watchdog restores it at each third. All clients, in Rust and Java, should have the same watchdog
 ///   timeout.

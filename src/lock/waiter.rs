@@ -503,4 +503,4 @@ impl Retries {
 const SHORTEST_RETRY: Duration = Duration::from_millis(20);
 
 /// The cause of an error when a call's time was over before an answer came.
-pub(crate) const NOT_IN_TIME: &str = "no answer within the time that the call was given";
+pub(crate) const NOT_IN_TIME: &str = "no answer before the call's deadline";

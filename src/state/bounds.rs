@@ -70,7 +70,7 @@ pub(crate) fn check_keep(given: Duration, command_timeout: Duration) -> Result<(
     }
 }
 
-const LEASE_MIN: Duration = Duration::from_millis(10);
+pub(crate) const LEASE_MIN: Duration = Duration::from_millis(10);
 
 /// Far from the end of the clock's range, where timers cannot be made any more.
 pub(crate) const LEASE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);

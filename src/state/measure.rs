@@ -44,19 +44,19 @@ mod with_metrics {
             metrics::describe_gauge!(
                 WAITING,
                 Unit::Count,
-                "Calls that acquire a lock and have not ended, by class"
+                "Calls waiting for a lock now, by class"
             );
             metrics::describe_histogram!(
                 WAIT,
                 Unit::Seconds,
-                "How long the calls waited that acquired the lock, by class"
+                "How long successful calls waited for the lock, by class"
             );
             metrics::describe_counter!(
                 HOLDS,
                 Unit::Count,
                 "Holds that have ended, by class and outcome"
             );
-            metrics::describe_gauge!(HELD, Unit::Count, "Guards that are kept, by class");
+            metrics::describe_gauge!(HELD, Unit::Count, "Locks held now, by class");
             metrics::describe_histogram!(HOLD, Unit::Seconds, "How long locks were held, by class");
             metrics::describe_counter!(LOST, Unit::Count, "Holds that were lost");
             metrics::describe_counter!(

@@ -53,8 +53,14 @@ pub(crate) fn main() -> ExitCode {
 /// Says what is wrong with the arguments, without what was given: it may be a part of an address
 /// with a password, of which a shell has made several words.
 fn not_understood(mut error: clap::Error) -> ExitCode {
-    let mut given = vec![ContextKind::InvalidValue, ContextKind::InvalidSubcommand];
-    if error.kind() == ErrorKind::UnknownArgument
+    let mut given = vec![ContextKind::InvalidSubcommand];
+    // What kinds there are is said beside it.
+    if !matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if word.starts_with("--kind"))
+    {
+        given.push(ContextKind::InvalidValue);
+    }
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    if is_unknown
         && !matches!(error.get(ContextKind::InvalidArg), Some(ContextValue::String(word)) if is_option(word))
     {
         given.push(ContextKind::InvalidArg);
@@ -69,6 +75,11 @@ fn not_understood(mut error: clap::Error) -> ExitCode {
     // "To pass '…' as a value, use '-- …'".
     error.remove(ContextKind::Suggested);
     let _ = write!(std::io::stderr(), "{}", error.render());
+    if is_unknown {
+        text::say(
+            "options follow the subcommand, and `--` precedes a command: redisson-lock run --url URL NAME -- COMMAND",
+        );
+    }
     ExitCode::from(exit::USAGE)
 }
 

@@ -358,7 +358,8 @@ impl RedHold {
         self.quorum_hold.valid_until()
     }
 
-    /// Returns how many servers have it, as far as this process knows.
+    /// Returns how many servers have it, as far as this process knows. A server that does not answer counts until its
+    /// lease is over.
     ///
     /// # Examples
     ///

@@ -237,7 +237,7 @@ impl Recheck {
             event!(
                 WARN,
                 holds,
-                "other servers have taken over: their holds are looked at"
+                "failover detected: the holds on the new servers are checked"
             );
         }
     }

@@ -204,7 +204,7 @@ impl ReplyChecker {
 
     /// For commands that are still without a reply the connection counts as silent from the next send. That they wait
     /// counts from now: a reply that is read late must not hide that the server hangs.
-    fn note_reply(&self) {
+    pub(in crate::redis) fn note_reply(&self) {
         let is_idle = self.busy_since.load(Ordering::Relaxed) == NEVER;
         let waits_since = if is_idle {
             NEVER

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
@@ -13,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::base::runtime::isolated;
-use crate::redis::connection::answers::{Answer, ExpectedReply};
+use crate::redis::connection::answers::{Answer, ExpectedReply, ReplyChecker};
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError};
 
 /// The reply to a command that was handed over, or to be. Dropped, the command is executed all the same.
@@ -72,6 +73,8 @@ pub(super) struct Requests {
     answers: Answers,
     /// There was a reply: the server has accepted the connection.
     was_answered: bool,
+    /// Judges the connection, once a command of a lane was answered.
+    judge: Option<Arc<ReplyChecker>>,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
 }
@@ -240,8 +243,17 @@ impl Requests {
         }
         shorten(&mut self.awaited);
         let expected = awaited.as_ref().and_then(|it| it.expected.as_ref());
-        if let Some(expected) = expected.filter(|_| self.is_idle()) {
-            expected.judge.note_idle();
+        if let (None, Some(expected)) = (&self.judge, expected) {
+            self.judge = Some(Arc::clone(&expected.judge));
+        }
+        if let Some(judge) = &self.judge {
+            if self.is_idle() {
+                judge.note_idle();
+            }
+            // Nobody judges it, but it shows that the server answers: that of a renewed password.
+            if expected.is_none() {
+                judge.note_reply();
+            }
         }
         awaited.ok_or_else(ConnectionError::out_of_step)
     }

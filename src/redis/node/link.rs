@@ -296,7 +296,7 @@ impl Link {
             Ok(_) => None,
             Err(problem) => {
                 if self.lately.is_news(problem.to_string()) {
-                    event!(WARN, %problem, "replicas could not be waited for");
+                    event!(WARN, %problem, "waiting for replicas failed");
                 }
                 None
             }

@@ -9,7 +9,7 @@ use redisson_lock::LockKind;
 
 use super::{exit, text};
 
-/// Locks on Redis that Java's Redisson understands, for shells and people.
+/// Redisson-compatible Redis locks for the command line.
 #[derive(Parser)]
 #[command(name = "redisson-lock", version, after_help = exit::TABLE)]
 pub(crate) struct Arguments {
@@ -82,7 +82,7 @@ pub(crate) struct Run {
     /// as long as the command runs
     #[arg(long, value_name = "DURATION", value_parser = text::lease, default_value = "30s")]
     pub(crate) lease: Duration,
-    /// How long what runs has to end after SIGTERM, before SIGKILL
+    /// Time between SIGTERM and SIGKILL for the command
     #[arg(long, value_name = "DURATION", value_parser = text::duration, default_value = "10s")]
     pub(crate) grace: Duration,
     /// The lock: the key in Redis, as given to Redisson's getLock

@@ -16,7 +16,7 @@ pub(crate) async fn run(arguments: &Check) -> Result<u8, Problem> {
     let missing = missing?;
     let name = text::plain(&arguments.name);
     if missing.is_empty() {
-        text::print(&format!("{name}: no permission is missing\n"))?;
+        text::print(&format!("{name}: all permissions granted\n"))?;
         return Ok(0);
     }
     // As `ACL SETUSER` takes them.

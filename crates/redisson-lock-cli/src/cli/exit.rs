@@ -7,7 +7,7 @@ use redisson_lock::Error;
 pub(crate) const FREE: u8 = 1;
 /// `EX_USAGE`: arguments, an address or a name that cannot be used.
 pub(crate) const USAGE: u8 = 64;
-/// `EX_DATAERR`: the key holds something else than a lock.
+/// `EX_DATAERR`: the key holds something other than a lock.
 pub(crate) const NOT_A_LOCK: u8 = 65;
 /// `EX_UNAVAILABLE`: Redis did not answer, or refused.
 pub(crate) const UNAVAILABLE: u8 = 69;
@@ -32,7 +32,7 @@ Exit codes:
     0    done; with `run` the command's own code, 128+n if signal n ended it
     1    inspect: a lock is free; unlock: it was free already
    64    arguments, an address or a name that cannot be used
-   65    the key holds something else than a lock
+   65    the key holds something other than a lock
    69    Redis cannot be reached, did not answer, or refused
    70    the operating system refused something
    74    the output cannot be written; what was to be done is done

@@ -124,7 +124,7 @@ async fn all_holders_of_a_read_write_lock_are_shown() {
 fn missing_permissions_are_named() {
     let fixture = Fixture::new();
     let finished = fixture.finish(&["check", LOCK]).with_code(0);
-    assert_eq!(finished.stdout, "stock:42: no permission is missing\n");
+    assert_eq!(finished.stdout, "stock:42: all permissions granted\n");
     let mut control = fixture.control();
     let all_but = ["ACL", "SETUSER", "default", "-hdel", "resetchannels"];
     control.run(&all_but);

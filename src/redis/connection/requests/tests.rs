@@ -206,26 +206,51 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
 }
 
 /// A reply that its command cannot have, of a caller that may have gone: what comes after it belongs to another command.
+fn add_judged(requests: &mut Requests, judge: &Arc<ReplyChecker>) -> oneshot::Receiver<Answer> {
+    let expected = ExpectedReply {
+        command: "acquire",
+        by_hash: false,
+        nonce: None,
+        fits: Fits::Command(|reply| matches!(reply, Reply::Number(_))),
+        judge: Arc::clone(judge),
+    };
+    let command = Command {
+        expected: Some(expected),
+        ..ping()
+    };
+    let [reply] = requests.add([command], later()).expect("it is open");
+    reply
+}
+
+/// A renewed password goes between the commands.
+#[test]
+fn after_a_reply_that_nobody_judges_an_idle_connection_counts_as_idle() {
+    let judge = Arc::new(ReplyChecker::new(Arc::default()));
+    let mut requests = Requests::default();
+    for is_written in [true, false] {
+        judge.is_long_busy(judge.micros(Instant::now()), 1_000_000);
+        let _judged = add_judged(&mut requests, &judge);
+        requests.written(PING_BYTES.len());
+        let _renewed = add(&mut requests, later());
+        if is_written {
+            requests.written(PING_BYTES.len());
+        }
+        reply(&mut requests, number(1)).expect("it fits");
+        assert!(judge.waits_since().is_some(), "the other is owed");
+        if !is_written {
+            requests.written(PING_BYTES.len());
+        }
+        reply(&mut requests, number(2)).expect("anything fits");
+        assert!(judge.waits_since().is_none(), "nothing is owed");
+    }
+}
+
 #[test]
 fn after_a_reply_that_does_not_fit_none_counts() {
     for is_dropped in [false, true] {
         let judge = Arc::new(ReplyChecker::new(Arc::default()));
-        let expected = || ExpectedReply {
-            command: "acquire",
-            by_hash: false,
-            nonce: None,
-            fits: Fits::Command(|reply| matches!(reply, Reply::Number(_))),
-            judge: Arc::clone(&judge),
-        };
         let mut requests = Requests::default();
-        let mut add = || {
-            let command = Command {
-                expected: Some(expected()),
-                ..ping()
-            };
-            let [reply] = requests.add([command], later()).expect("it is open");
-            reply
-        };
+        let mut add = || add_judged(&mut requests, &judge);
         let (first, mut second) = (add(), add());
         let mut first = (!is_dropped).then_some(first);
         requests.written(2 * PING_BYTES.len());

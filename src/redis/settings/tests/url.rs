@@ -388,7 +388,7 @@ fn what_people_bring_is_understood_or_refused_with_words_that_help() {
     let (mut accepted, mut rows) = (0, 0);
     for line in table.lines().filter(|line| !line.starts_with('#')) {
         let (url, outcome) = line.split_once(" | ").expect("a URL and its outcome");
-        if !cfg!(feature = "tls-rustls") && url.contains("rediss")
+        if !cfg!(feature = "tls-rustls") && (url.contains("rediss") || url.contains("valkeys"))
             || !cfg!(unix) && url.contains("sock")
         {
             continue;
