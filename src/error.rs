@@ -388,8 +388,8 @@ impl Error {
         }
     }
 
-    /// Returns the name of the lock that the error is about, if it names one. An error of a server does so if the lock
-    /// was one of several that are taken together.
+    /// Returns the name of the lock that the error is about, if it names one. That of a call which acquires or releases
+    /// a lock does.
     ///
     /// # Examples
     ///
@@ -420,7 +420,7 @@ impl Error {
         }
     }
 
-    /// Adds the name of the lock, one of several that are taken together.
+    /// Adds the name of the lock.
     pub(crate) fn about(self, lock: &Arc<str>) -> Self {
         self.with_source(|source| cause::about(source, lock))
     }

@@ -77,14 +77,20 @@ async fn a_subscription_and_a_connection_that_are_missing_name_the_server_too() 
     let error = client.lock("a").lock().await.expect_err("not confirmed");
     let named = format!("no answer from Redis at 127.0.0.1:{} while ", proxy.port);
     let text = logged(&error);
-    assert!(text.starts_with(&format!("{named}subscribing; ")), "{text}");
+    assert!(
+        text.starts_with(&format!("{named}subscribing for lock `a`; ")),
+        "{text}"
+    );
     proxy.let_commands_go();
     proxy.refuse(true);
     proxy.cut_all();
     eventually("it is gone", ms(5_000), || !client.is_connected()).await;
     let error = client.lock("b").lock().await.expect_err("not connected");
     let text = logged(&error);
-    assert!(text.starts_with(&format!("{named}acquiring; ")), "{text}");
+    assert!(
+        text.starts_with(&format!("{named}acquiring lock `b`; ")),
+        "{text}"
+    );
     client.close(ms(0)).await;
     proxy.stop().await;
     control.run(&["DEL", "a"]);
@@ -143,8 +149,9 @@ async fn a_unix_socket_is_named_by_its_path() {
     server.pause();
     let error = client.lock("a").lock().await.expect_err("it stands still");
     server.resume();
-    let named = format!("no answer from Redis at {socket} while acquiring; ");
+    let named = format!("no answer from Redis at {socket} while acquiring lock `a`; ");
     assert!(logged(&error).starts_with(&named), "{error}");
+    assert_eq!(error.lock(), Some("a"));
     server.finish([client]).await;
     std::fs::remove_dir_all(folder).expect("ours");
 }
@@ -234,12 +241,8 @@ async fn in_a_cluster_the_node_is_named_that_has_the_lock() {
     let mut cluster = Cluster::start(false).await;
     let builder = brisk().watchdog_timeout(ms(3_000));
     let client = builder.connect(&cluster.url()).await.expect("it works");
-    let held = client
-        .lock(cluster.key_at(1, "a"))
-        .lock()
-        .await
-        .expect("free");
-    let other = cluster.key_at(1, "b");
+    let [name, other] = ["a", "b"].map(|name| cluster.key_at(1, name));
+    let held = client.lock(&*name).lock().await.expect("free");
     cluster.control(1).run(&["HSET", &other, "java:1", "1"]);
     cluster.control(1).run(&["PEXPIRE", &other, "60000"]);
     let port = cluster.port(1);
@@ -258,14 +261,12 @@ async fn in_a_cluster_the_node_is_named_that_has_the_lock() {
         .run(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
     cluster.server(1).pause();
     let error = held.unlock().await.expect_err("it stands still");
-    let named = format!("no answer from Redis at 127.0.0.1:{port} while unlocking; ");
+    let at = format!("no answer from Redis at 127.0.0.1:{port}");
+    let named = format!("{at} while unlocking lock `{name}`; ");
     assert!(logged(&error).starts_with(&named), "{error}");
-    let error = client
-        .lock(other)
-        .lock()
-        .await
-        .expect_err("it stands still");
-    let named = format!("no answer from Redis at 127.0.0.1:{port} while acquiring; ");
+    let error = client.lock(&*other).lock().await;
+    let error = error.expect_err("it stands still");
+    let named = format!("{at} while acquiring lock `{other}`; ");
     assert!(logged(&error).starts_with(&named), "{error}");
     cluster.server(1).resume();
     client.close(ms(0)).await;
@@ -339,7 +340,10 @@ async fn an_address_that_was_announced_and_leads_nowhere_says_who_has_announced_
         let url = format!("redis-cluster://127.0.0.1:{}", proxy.port);
         let client = brisk().connect(&url).await.expect("one is there");
         let error = client.lock("a").lock().await.expect_err("leads nowhere");
-        let (text, said_here) = (logged(&error), said("the cluster has", "acquiring"));
+        let (text, said_here) = (
+            logged(&error),
+            said("the cluster has", "acquiring lock `a`"),
+        );
         assert!(text.starts_with(&said_here), "{text}");
         client.close(ms(0)).await;
         let url = format!(
@@ -483,7 +487,7 @@ async fn an_answer_that_comes_too_late_has_a_sentence_of_its_own() {
     assert!(is_no_answer && error.is_retryable(), "{error:?}");
     let text = logged(&error);
     let named = format!(
-        "the answer from Redis at 127.0.0.1:{} came too late while acquiring; ",
+        "the answer from Redis at 127.0.0.1:{} came too late while acquiring lock `a`; ",
         proxy.port
     );
     assert!(

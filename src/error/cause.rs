@@ -20,7 +20,7 @@ pub(crate) struct Cause {
     pub(crate) text: String,
     /// There was an answer, but it came too late.
     is_late: bool,
-    /// Of several locks that are taken together, the one that it is about.
+    /// The lock that it is about.
     pub(super) lock: Option<Arc<str>>,
     /// The other servers that were tried, and what became of that.
     pub(super) others: Vec<(Arc<str>, String)>,

@@ -43,7 +43,11 @@ fn at(source: &Source) -> String {
 
 pub(super) fn no_answer(while_doing: Operation, source: &Source) -> String {
     let (redis, consequence) = (redis(source), while_doing.consequence());
-    let lock = lock(source).map_or_else(String::new, |lock| format!(" lock `{lock}`"));
+    let to = match while_doing {
+        Operation::Subscribing => " for",
+        _ => "",
+    };
+    let lock = lock(source).map_or_else(String::new, |lock| format!("{to} lock `{lock}`"));
     match is_late(source) {
         false => {
             let announced = cause(source).and_then(|cause| cause.announced_by);

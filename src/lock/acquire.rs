@@ -145,7 +145,7 @@ impl<K> Lock<K> {
         measured.ended(&acquired);
         let _inside = InSpan::enter(span.as_deref());
         context.log(&request, &acquired);
-        acquired
+        acquired.map_err(|error| error.about(&self.given))
     }
 
     /// Tries to take it. Also returns whether its server has answered meanwhile, this call or another one of its client.

@@ -116,7 +116,8 @@ impl OpenHold {
             Ok(Some((release, outcome))) => {
                 let job = release.map(|id| entry.release_job(self.owner, id));
                 let unlocked = unlocked(&entry, self.owner, outcome);
-                entry.locks.driven.drive(job, unlocked).await
+                let unlocked = entry.locks.driven.drive(job, unlocked).await;
+                unlocked.map_err(|error| error.about(lock))
             }
             Err(reason) => Err(entry.lost(self.owner, reason)),
             Ok(None) => Err(match status.and_then(|status| status.ending()) {
