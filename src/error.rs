@@ -355,11 +355,6 @@ impl Error {
         }
     }
 
-    /// Whether the server has answered, but too late.
-    pub(crate) fn is_late(&self) -> bool {
-        matches!(self, Self::NoAnswer { source, .. } if cause::is_late(source))
-    }
-
     /// Whether trying a release again cannot help.
     pub(crate) fn is_final(&self) -> bool {
         use Error::{Closed, NoRuntime, PermissionDenied};

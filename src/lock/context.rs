@@ -137,12 +137,11 @@ impl AcquireContext {
         self.asked_at.is_some_and(|at| has_time(at, limit))
     }
 
-    /// Lets the other calls of the client know that an attempt has failed without an answer about the lock; a late answer
-    /// says who had it. A call that only concludes an outage at its deadline does not come here: no answer about the lock
-    /// would end that mark.
+    /// Lets the other calls of the client know that an attempt was not answered, or refused for a while. A late answer does
+    /// not come here, because it says who had the lock. Nor does a call that only concludes an outage at its deadline: no
+    /// answer about the lock would end that mark.
     pub(super) fn attempt_failed(entry: &Entry, error: &Error) {
-        let says_nothing = matches!(error, Error::NoAnswer { .. } | Error::Refused { .. });
-        if says_nothing && !error.is_late() {
+        if matches!(error, Error::NoAnswer { .. } | Error::Refused { .. }) {
             entry.latest.failed();
         }
     }
