@@ -336,3 +336,49 @@ async fn a_refusal_is_told_as_what_it_is() {
         two.finish().await;
     }
 }
+
+/// They run other commands.
+#[tokio::test]
+async fn a_denied_downgrade_and_a_denied_hand_off_say_nothing_of_each_other() {
+    let denied = "-NOPERM this user has no permissions to run the 'evalsha' command";
+    for is_downgrade in [true, false] {
+        let mut two = ProxiedPair::new().await;
+        let client = &two.ours;
+        let (write, plain) = (client.rw_lock("a").write(), client.lock("b"));
+        let downgrade = async || {
+            let write = write.lock().await.expect("free");
+            Ok::<_, Error>(write.downgrade().await?.unlock().await.expect("held"))
+        };
+        let hand_over = async || {
+            let held = plain.lock().await.expect("free");
+            let next = plain.owned_by(&client.owner());
+            let next = tokio::spawn(async move { next.lock().await });
+            eventually("it waits", ms(5_000), || client.stats().waiting == 1).await;
+            held.unlock().await.expect("held");
+            let next = within(ms(5_000), next).await.expect("in time");
+            let next = next.expect("no panic").expect("its turn");
+            next.unlock().await.expect("held");
+        };
+        downgrade().await.expect("written");
+        hand_over().await;
+        assert_eq!(client.stats().passes_total, 2, "the scripts are known");
+        let id = client.id().to_owned();
+        let moves = move |words: &[String]| {
+            let owners = words.iter().filter(|word| word.starts_with(&id));
+            words[0].starts_with("EVAL")
+                && owners.count() == 2
+                && words.iter().any(|word| word.ends_with(":write")) == is_downgrade
+        };
+        two.proxy.rule(Fate::Instead(denied), 1, moves);
+        if is_downgrade {
+            assert_matches!(downgrade().await, Err(Error::PermissionDenied { .. }));
+            hand_over().await;
+        } else {
+            hand_over().await;
+            downgrade().await.expect("written");
+        }
+        assert_eq!(client.stats().passes_total, 3, "{is_downgrade}");
+        both_free(client, &mut two.control).await;
+        two.finish().await;
+    }
+}

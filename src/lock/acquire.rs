@@ -300,23 +300,5 @@ async fn acquire(
     }
 }
 
-/// The hold that was handed to this call. `None`: none was.
-pub(super) async fn pick_up(
-    entry: &Arc<Entry>,
-    waiter: &mut Waiter,
-) -> Result<Option<Taken>, Error> {
-    match waiter.next(Some(Instant::now())).await? {
-        Some(Next::Granted(permit, sent_at)) => {
-            let mut context = AcquireContext::new(None, CallStage::Only);
-            AcquirePermit::granted(entry, permit, sent_at, &mut context)
-        }
-        Some(Next::Attempt(permit)) => {
-            drop(AcquirePermit::new(Arc::clone(entry), permit));
-            Ok(None)
-        }
-        None => Ok(None),
-    }
-}
-
 /// For how long at most a lock is waited for whose slot is on its way to another node.
 const ON_THE_WAY: Duration = Duration::from_secs(1);

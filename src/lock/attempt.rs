@@ -187,7 +187,7 @@ impl AcquirePermit {
         }
     }
 
-    /// Who has the lock takes it over from nobody.
+    /// An owner that already holds the lock has nothing to take over.
     fn check_takes_over(&mut self, request: &Request<'_>) -> Result<(), Error> {
         if request.from.is_none() || self.permit.target == 1 {
             return Ok(());

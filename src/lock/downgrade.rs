@@ -3,11 +3,14 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use super::acquire::pick_up;
-use super::waiter::{Wait, Waiter};
+use tokio::time::Instant;
+
+use super::attempt::AcquirePermit;
+use super::context::{AcquireContext, CallStage};
+use super::waiter::{Next, Wait, Waiter};
 use super::{Lock, LockGuard};
 use crate::core::{Face, LeaseKind, LossReason, Order, Terms};
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::redis::SyncReplicas;
 use crate::state::bounds::LEASE_MIN;
@@ -18,7 +21,8 @@ impl<K> LockGuard<K> {
     ///
     /// One script does both. If the owner has other holds of the lock, replicas confirm the hold
     /// ([`sync_replicas`](Lock::sync_replicas)), or the client has no [connection fence](crate::ConnectionFence), it takes
-    /// the read hold first and then releases the write hold, in two scripts.
+    /// the read hold first and then releases the write hold, in two scripts. Replicas have the client's time for them, or
+    /// the command timeout.
     ///
     /// # Errors
     ///
@@ -53,10 +57,12 @@ impl<K> LockGuard<K> {
     async fn into_read(self) -> Result<Self, Error> {
         let (entry, owner) = (Arc::clone(&self.entry), self.owner.clone());
         let (write, now) = (owner.key(Face::Write), entry.shared().clock.now());
-        let terms = entry.peek(|core| core.rest_of(now, write, self.id));
+        let (terms, in_one_step) = entry.peek(|core| {
+            let terms = core.rest_of(now, write, self.id);
+            (terms, core.may_downgrade(write, self.id))
+        });
         let terms = terms.ok_or_else(|| self.lost_by_now())?;
         let read = self.read_lock(&terms);
-        let in_one_step = entry.peek(|core| core.may_downgrade(write, self.id));
         if !in_one_step || !entry.route().is_fenced() {
             self.not_lost()?;
             let reads = read.try_lock().await?;
@@ -68,7 +74,22 @@ impl<K> LockGuard<K> {
         let wait = (Wait::Forever, Order::Queued);
         let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait);
         self.hand_to(waiter.id()).await?;
-        let taken = pick_up(&entry, &mut waiter).await?;
+        let permit = match waiter.next(Some(Instant::now())).await? {
+            Some(Next::Granted(permit, sent_at)) => (permit, sent_at),
+            // It was released in the meantime: the client closes.
+            other => {
+                if let Some(Next::Attempt(permit)) = other {
+                    drop(AcquirePermit::new(Arc::clone(&entry), permit));
+                }
+                let text = "the write hold could only be released";
+                return Err(entry
+                    .route()
+                    .no_answer(Operation::Acquiring, text)
+                    .about(entry.name.given()));
+            }
+        };
+        let mut context = AcquireContext::new(None, CallStage::Only);
+        let taken = AcquirePermit::granted(&entry, permit.0, permit.1, &mut context)?;
         let taken = taken.ok_or_else(|| entry.lost(write, LossReason::Gone))?;
         Ok(read.guard(&entry, (owner, Face::Read), taken))
     }

@@ -180,6 +180,8 @@ async fn send(
     let (route, shared) = (entry.route(), entry.shared());
     let limit = Instant::now() + retry.timeout;
     let (mut may_pass, mut denied) = (true, None::<String>);
+    // Who writes passes its hold only to itself.
+    let is_downgrade = owner.face == Face::Write;
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
@@ -219,21 +221,18 @@ async fn send(
         match &error.error {
             // The key is not even a hash. If another key of the lock has another type, it says nothing of the hold.
             Error::NotALock { key, .. } if **key == **entry.name.key() => {
-                let answer = ReleaseAnswer {
-                    gone: Some(LossReason::Changed),
-                    sent_at: shared.clock.now(),
-                    others_listen: false,
-                    token: None,
-                };
-                return Ok((answer, count));
+                return Ok((changed(shared), count));
             }
             _ if error.maybe_executed || !passes => return Err(error),
-            Error::PermissionDenied { permission, .. } => denied = Some(permission.clone()),
+            // A downgrade runs other commands than a hand-off.
+            Error::PermissionDenied { permission, .. } => {
+                denied = (!is_downgrade).then(|| permission.clone());
+            }
             Error::Refused { .. } | Error::UnexpectedReply { .. } => {}
             _ => return Err(error),
         }
         may_pass = false;
-        if owner.face == Face::Write {
+        if is_downgrade {
             // Who moves its own hold is told why that was refused.
             entry.release_failed(owner, op, false, false, error.error);
         } else {
@@ -257,6 +256,15 @@ fn call_of(entry: &Entry, owner: OwnerKey, field: &Arc<str>, said: ReleaseSend) 
             let (name, announce) = (entry.name_of(owner), shared.redis.announce());
             script::pass(name, field, &to, lease, announce)
         }
+    }
+}
+
+fn changed(shared: &Shared) -> ReleaseAnswer {
+    ReleaseAnswer {
+        gone: Some(LossReason::Changed),
+        sent_at: shared.clock.now(),
+        others_listen: false,
+        token: None,
     }
 }
 

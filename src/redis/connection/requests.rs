@@ -250,7 +250,7 @@ impl Requests {
             if self.is_idle() {
                 judge.note_idle();
             }
-            // Nobody judges it, but it shows that the server answers: that of a renewed password.
+            // The reply to a renewed password has no judge, but it shows that the server answers.
             if expected.is_none() {
                 judge.note_reply();
             }

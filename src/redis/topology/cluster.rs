@@ -446,7 +446,7 @@ async fn report(
     let reply = reply.await?;
     let mut ranges = slots::read(&reply, learned, address);
     if learned.look_up().await {
-        // Of host names that nobody knows here the IP addresses count.
+        // If a host name is unknown here, its IP address counts.
         ranges = slots::read(&reply, learned, address);
     }
     let ranges = ranges.ok_or_else(|| {

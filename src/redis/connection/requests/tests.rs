@@ -224,7 +224,7 @@ fn add_judged(requests: &mut Requests, judge: &Arc<ReplyChecker>) -> oneshot::Re
 
 /// A renewed password goes between the commands.
 #[test]
-fn after_a_reply_that_nobody_judges_an_idle_connection_counts_as_idle() {
+fn after_an_unjudged_reply_an_idle_connection_counts_as_idle() {
     let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let mut requests = Requests::default();
     for is_written in [true, false] {
