@@ -347,7 +347,7 @@ async fn a_denied_downgrade_and_a_denied_hand_off_say_nothing_of_each_other() {
         let (write, plain) = (client.rw_lock("a").write(), client.lock("b"));
         let downgrade = async || {
             let write = write.lock().await.expect("free");
-            Ok::<_, Error>(write.downgrade().await?.unlock().await.expect("held"))
+            write.downgrade().await?.unlock().await
         };
         let hand_over = async || {
             let held = plain.lock().await.expect("free");
