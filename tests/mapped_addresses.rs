@@ -127,7 +127,7 @@ async fn a_function_maps_what_entries_map() {
 
 /// A host name that only the servers know, with the IP address that a table has beside it.
 #[tokio::test]
-async fn host_names_that_nobody_knows_here_lead_to_the_ip_addresses_beside_them() {
+async fn unknown_host_names_give_way_to_the_ip_addresses_beside_them() {
     let cluster = Cluster::start(false).await;
     for nth in 0..cluster.len() {
         let name = format!("node-{nth}.invalid");
