@@ -13,8 +13,8 @@ use test_support::{Control, Server, TempDir, temporary_folder};
 
 pub(crate) const LOCK: &str = "stock:42";
 
-/// A lease that is renewed every second: a loss is noticed soon, and a busy machine causes none.
-pub(crate) const SHORT: &str = "3s";
+/// A lease that is renewed every two seconds: a loss is noticed soon, and a busy machine causes none.
+pub(crate) const SHORT: &str = "6s";
 
 /// A lease of which no third passes in a test.
 pub(crate) const LONG: &str = "1h";
