@@ -41,7 +41,8 @@ async fn ten_thousand_locks_of_ten_thousand_owners_are_kept_with_few_script_call
         "count 1, and a TTL above a third of the lease"
     );
     assert_eq!((kept.held, kept.lost), (LOCKS, 0));
-    assert!(kept.calls_per_period <= 150.0 && kept.calls_at_most <= 150);
+    // 25 locks a call, if the server is older than Redis 7.2; otherwise 100.
+    assert!(kept.calls_per_period <= 450.0 && kept.calls_at_most <= 450);
 }
 
 /// Long enough that a machine that is busy with something else has the time to renew ten thousand.
@@ -121,6 +122,51 @@ async fn keep_ten_thousand() -> Kept {
     .await;
     server.finish([client]).await;
     kept
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn twenty_thousand_renewals_that_fail_cost_little_and_no_lock() {
+    const LOCKS: usize = 20_000;
+    let _alone = alone().await;
+    let server = TestServer::new();
+    let client = server
+        .client_with(|builder| {
+            builder
+                .watchdog_timeout(WATCHDOG)
+                .command_timeout(ms(1_000))
+        })
+        .await;
+    let mut taking = tokio::task::JoinSet::new();
+    let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
+    for nth in 0..LOCKS {
+        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("open");
+        let lock = client.lock(format!("a{nth}")).owned_by(&client.owner());
+        taking.spawn(async move {
+            let guard = lock.lock().await;
+            drop(permit);
+            guard
+        });
+    }
+    let guards: Vec<_> = taking.join_all().await.into_iter().flatten().collect();
+    assert_eq!(guards.len(), LOCKS);
+    // Each is due at least once meanwhile.
+    let before = processor_time();
+    server.pause();
+    tokio::time::sleep(PERIOD + ms(1_000)).await;
+    server.resume();
+    tokio::time::sleep(PERIOD + ms(1_000)).await;
+    let spent = processor_time() - before;
+    println!("{LOCKS} locks whose renewals fail cost {spent:?}");
+    assert!(spent < Duration::from_secs(9), "{spent:?}");
+    assert_eq!(client.stats().lost_total, 0);
+    tokio::time::sleep(WATCHDOG).await;
+    assert_eq!(client.stats().lost_total, 0);
+    drop(guards);
+    eventually("released", Duration::from_secs(20), || {
+        client.stats().releasing == 0
+    })
+    .await;
+    server.finish([client]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

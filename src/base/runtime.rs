@@ -121,7 +121,14 @@ const LOGGED_EVERY: Duration = Duration::from_secs(5);
 
 /// The events logged within the last minute, so that a repeating event is logged once a minute.
 #[derive(Default)]
-pub(crate) struct Lately(Mutex<HashMap<u64, Instant>>);
+pub(crate) struct Lately(Mutex<Logged>);
+
+#[derive(Default)]
+struct Logged {
+    at: HashMap<u64, Instant>,
+    /// When all of them were last looked at.
+    pruned: Option<Instant>,
+}
 
 impl Lately {
     /// Whether this was not logged within the last minute, and is to be logged now. Of more than some thousands only those
@@ -131,20 +138,32 @@ impl Lately {
         what.hash(&mut hasher);
         let (what, now) = (hasher.finish(), Instant::now());
         let mut logged = self.0.lock();
-        if logged.len() >= LATELY_MAX {
-            logged.retain(|_, at| now - *at < LATELY);
+        if logged.at.len() >= LATELY_MAX {
+            logged.prune(now);
         }
-        let is_known = logged.get(&what).is_some_and(|at| now - *at < LATELY);
-        let is_news = !is_known && (logged.len() < LATELY_MAX || logged.contains_key(&what));
+        let is_known = logged.at.get(&what).is_some_and(|at| now - *at < LATELY);
+        let has_room = logged.at.len() < LATELY_MAX || logged.at.contains_key(&what);
+        let is_news = !is_known && has_room;
         if is_news {
-            logged.insert(what, now);
+            logged.at.insert(what, now);
         }
         is_news
     }
 }
 
+impl Logged {
+    /// Once a second at most: if the renewals of 50,000 locks fail, each of them asks.
+    fn prune(&mut self, now: Instant) {
+        if self.pruned.is_none_or(|at| now - at >= PRUNED_EVERY) {
+            self.at.retain(|_, at| now - *at < LATELY);
+            self.pruned = Some(now);
+        }
+    }
+}
+
 const LATELY: Duration = Duration::from_secs(60);
 const LATELY_MAX: usize = 4_096;
+const PRUNED_EVERY: Duration = Duration::from_secs(1);
 
 /// Tasks whose end is waited for.
 #[derive(Clone)]
@@ -343,3 +362,39 @@ macro_rules! event {
 }
 
 pub(crate) use event;
+
+#[cfg(test)]
+mod tests {
+    use test_support::tokio;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_is_news_once_a_minute() {
+        let lately = Lately::default();
+        assert!(lately.is_news("this") && lately.is_news("that"));
+        tokio::time::advance(LATELY - SECOND).await;
+        assert!(!lately.is_news("this"));
+        tokio::time::advance(SECOND).await;
+        assert!(lately.is_news("this"));
+    }
+
+    /// All renewals of a client may fail together, and each of them asks.
+    #[tokio::test(start_paused = true)]
+    async fn a_full_memory_is_searched_once_a_second() {
+        let lately = Lately::default();
+        assert!((0..LATELY_MAX).all(|nth| lately.is_news(nth)));
+        tokio::time::advance(LATELY - SECOND / 2).await;
+        assert!(!lately.is_news("more"));
+        tokio::time::advance(SECOND / 2).await;
+        assert!(!lately.is_news("more"), "it was searched half a second ago");
+        assert!(
+            lately.is_news(0_usize),
+            "what has its place needs no search"
+        );
+        tokio::time::advance(SECOND / 2).await;
+        assert!(lately.is_news("more"));
+    }
+}
