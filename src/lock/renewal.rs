@@ -1,7 +1,7 @@
 //! The watchdog: one task that sleeps until the first timer fires, and renews what is due.
 //!
-//! Holds that fall due within a tenth of the period are renewed together, up to 100 locks (25 read holds) per script
-//! call, with concurrent calls. Timers do not keep entries alive, and a timer whose hold is gone does nothing.
+//! Holds that fall due within a tenth of the period are renewed together, up to 100 locks per script call (25
+//! read holds; 25 locks if a server before Redis 7.2 reports changes), with concurrent calls. Timers do not keep entries alive, and a timer whose hold is gone does nothing.
 //!
 //! The client checks locks that servers report as changed by others.
 //!

@@ -24,6 +24,8 @@ pub(crate) struct Reports {
     notify: Notify,
     /// That a server does not report was said.
     is_refusal_known: AtomicBool,
+    /// At each command that reads, a script call has all of its keys tracked again, as before Redis 7.2.
+    track_whole_calls: AtomicBool,
 }
 
 #[derive(Default)]
@@ -55,6 +57,18 @@ impl Reports {
     /// Whether connections of this number are to report.
     pub(super) fn are_wanted(&self, lane: usize) -> bool {
         lane < self.lanes
+    }
+
+    /// How the server of the latest connection tracks the keys of a script call. All servers of a client have the same
+    /// version, but for a while.
+    pub(super) fn note_server(&self, tracks_whole_calls: bool) {
+        self.track_whole_calls
+            .store(tracks_whole_calls, Ordering::Relaxed);
+    }
+
+    /// Whether a call costs the server its keys times its commands that read, so that calls with fewer keys cost less.
+    pub(crate) fn track_whole_calls(&self) -> bool {
+        self.track_whole_calls.load(Ordering::Relaxed)
     }
 
     /// A server does not report. It is said once.

@@ -325,6 +325,8 @@ impl Supervisor {
             false => None,
         };
         let is_tracking = self.track(&connection, &settings).await?;
+        let is_new = identity.as_ref().is_some_and(|own| own.tells_library);
+        self.context.reports.note_server(is_tracking && !is_new);
         Ok(Opened {
             connection,
             task,
