@@ -5,6 +5,8 @@ pub(crate) mod builder;
 pub(crate) mod client;
 pub(crate) mod find;
 #[cfg(feature = "macros")]
+pub(crate) mod locked;
+#[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod macro_support;
 pub(crate) mod multi;

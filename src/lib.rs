@@ -37,6 +37,18 @@
 //! Each has `lock`, `try_lock…`, `run…`, `lead` and `lease`; all but the last three are a [`Lock`], and have all its
 //! methods. Code that works with any lock can take a [`DistributedLock`].
 //!
+//! # Tasks
+//!
+//! | task | with |
+//! |---|---|
+//! | change one record per request | [`run`](Lock::run), or `lock` and `unlock`, on a name with the record's id |
+//! | run a job on one of many hosts, once a period | [`once_per`](Lock::once_per) |
+//! | migrate a schema when instances start | [`run`](Lock::run) in each; its body checks first whether the migration is done |
+//! | refill a cache once | [`try_lock_for`](Lock::try_lock_for), then read the cache again before filling it |
+//! | share jobs between workers | [`try_lock`](Lock::try_lock) on a name with the job's id; on `None` take the next job |
+//! | have one leader among instances | [`lead`](Lock::lead) |
+//! | reject the writes of a stale holder | a [token](FencedLock) that storage compares, or [`eval`](HoldHandle::eval) in Redis |
+//!
 //! # What you must do
 //!
 //! - **End the client**: use [`scope`](LockClient::scope), which releases all holds even after `?`, or call
@@ -82,7 +94,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `blocking` | the module `blocking`: the same locks for programs without an async runtime |
-//! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock-macros) around an async function, `LockClient::as_default` |
+//! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock/latest/redisson_lock/attr.locked.html) around an async function, `LockClient::as_default` |
 //! | `metrics` | wait and hold times, gauges and losses through the crate `metrics`, by class (`Lock::class`) |
 //! | `redisson-config` | a client with the settings of a Redisson configuration file, YAML or JSON: `RedissonConfig` |
 //! | `serde` | serialisable statistics, holders and reports; a builder from a configuration |
@@ -104,6 +116,12 @@ extern crate test_support;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Pages;
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../crates/redisson-lock-macros/README.md")]
+struct PageOfLocked;
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../docs/migrating.md")]
+struct Migrating;
 
 mod api;
 mod base;
@@ -128,6 +146,8 @@ pub use api::builder::LockClientBuilder;
 pub use api::client::{ClientStats, LockClient};
 pub use api::find::FoundLock;
 #[cfg(feature = "macros")]
+pub use api::locked::locked;
+#[cfg(feature = "macros")]
 #[doc(hidden)]
 pub use api::macro_support;
 pub use api::multi::{MemberLoss, MultiGuard, MultiHold, MultiLock, MultiLost};
@@ -149,6 +169,4 @@ pub use names::wire::Announce;
 pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]
 pub use redis::Tls;
-#[cfg(feature = "macros")]
-pub use redisson_lock_macros::locked;
 pub use state::client_handle::{AbandonedHold, CloseReport};

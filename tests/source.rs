@@ -626,7 +626,9 @@ fn every_test_has_a_time_limit() {
         for attribute in of_file.attributes.difference(&of_file.imported) {
             let root = crate_root(&path).and_then(|root| std::fs::read_to_string(root).ok());
             let of_crate = root.is_some_and(|root| tests(&root).imported.contains("test"));
-            if attribute != "test" || !of_crate {
+            // For a macro's tests, `test_support` and the library would be compiled a second time, for the host.
+            let is_of_macro = path.starts_with("crates/redisson-lock-macros/");
+            if (attribute != "test" || !of_crate) && !is_of_macro {
                 without.push(format!("{path}: #[{attribute}…]"));
             }
         }

@@ -103,10 +103,9 @@ pub const THREADS: [&str; 6] = optimised("threads");
 /// What many waiters cost.
 pub const WAITERS: [&str; 6] = optimised("waiters");
 
-/// All of them.
-pub fn all() -> Vec<&'static str> {
-    let others = [EXPLORER, THREADS, WAITERS].map(|test| test[5]);
-    let others = others.into_iter().flat_map(|test| ["--test", test]);
+/// The simulator and these.
+pub fn with(others: &[[&'static str; 6]]) -> Vec<&'static str> {
+    let others = others.iter().flat_map(|test| ["--test", test[5]]);
     BUILD.into_iter().chain(others).collect()
 }
 

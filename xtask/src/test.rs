@@ -12,7 +12,7 @@ mod times;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use self::report::{Report, TEST, Tested, Tier};
 use crate::java::{self, Java};
@@ -116,17 +116,32 @@ fn no_run(selected: &[&str]) -> Command {
     build
 }
 
+/// The cells of a matrix, or why it could not be played.
+type Played = Result<Vec<interop::Cell>, Problem>;
+
+/// Plays these versions of Redisson, some of them in short, unless Java is left out.
+fn redissons(
+    machine: &Machine,
+    name: &str,
+    versions: &[&str],
+    short: &[&str],
+) -> Option<(Duration, Played)> {
+    let java = machine.java.as_ref()?;
+    println!("== {name}");
+    let start = Instant::now();
+    let played = versions
+        .iter()
+        .try_for_each(|version| java.build(version))
+        .and_then(|()| interop::play(Some(java), &machine.server, versions, short, None));
+    Some((start.elapsed(), played))
+}
+
 impl Report {
     /// Real Redisson JVMs: these versions, some of them in short.
     fn redissons(&mut self, machine: &Machine, name: &str, versions: &[&str], short: &[&str]) {
-        let Some(java) = &machine.java else { return };
-        println!("== {name}");
-        let start = Instant::now();
-        let played = versions
-            .iter()
-            .try_for_each(|version| java.build(version))
-            .and_then(|()| interop::play(Some(java), &machine.server, versions, short, None));
-        self.cells(name, start, played);
+        if let Some((took, played)) = redissons(machine, name, versions, short) {
+            self.cells(name, took, played);
+        }
     }
 
     /// Redis locks of other libraries, beside string locks.
@@ -136,10 +151,10 @@ impl Report {
         let start = Instant::now();
         let played = peers::prepare(machine.install)
             .and_then(|()| interop::play(None, &machine.server, &peers::PEERS, &[], Some("one")));
-        self.cells(name, start, played);
+        self.cells(name, start.elapsed(), played);
     }
 
-    fn cells(&mut self, name: &str, start: Instant, played: Result<Vec<interop::Cell>, Problem>) {
+    fn cells(&mut self, name: &str, took: Duration, played: Played) {
         let (passed, planned) = match &played {
             Ok(cells) => cells.iter().fold((0, 0), |sum, cell| {
                 (sum.0 + cell.passed, sum.1 + cell.planned)
@@ -149,11 +164,17 @@ impl Report {
                 (0, 1)
             }
         };
-        self.counted(name, start.elapsed(), passed, planned - passed);
+        self.counted(name, took, passed, planned - passed);
     }
 
-    /// Files of tests, with every feature of the workspace: this many parts at a time.
-    fn files(&mut self, server: &Path, parts: &[parts::Part], lanes: usize) {
+    /// Files of tests, with every feature of the workspace: this many parts at a time. `begun`: the tests of a part run.
+    fn files(
+        &mut self,
+        server: &Path,
+        parts: &[parts::Part],
+        lanes: usize,
+        begun: impl Fn() + Sync,
+    ) {
         let next = AtomicUsize::new(0);
         let lane = || {
             let tested = std::iter::from_fn(|| {
@@ -161,11 +182,15 @@ impl Report {
                 let part = parts.get(nth)?;
                 let threads = part.at_once.map(|threads| ("RUST_TEST_THREADS", threads));
                 let (name, selected) = (part.name, part.selected());
-                Some((
-                    nth,
+                let tested = Tested::by(
+                    cargo(&TEST),
                     name,
-                    Tested::by(cargo(&TEST), name, server, &selected, threads.as_slice()),
-                ))
+                    server,
+                    &selected,
+                    threads.as_slice(),
+                    &begun,
+                );
+                Some((nth, name, tested))
             });
             tested.collect::<Vec<_>>()
         };

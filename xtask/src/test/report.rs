@@ -1,7 +1,8 @@
 //! What the parts of a run have shown: times, counts, and whether everything passed.
 
+use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::{Problem, cargo};
@@ -80,7 +81,8 @@ impl Report {
         variables: &[(&str, &str)],
     ) {
         let cargo = cargo(&TEST);
-        let Tested(took, passed, failed) = Tested::by(cargo, name, server, selected, variables);
+        let Tested(took, passed, failed) =
+            Tested::by(cargo, name, server, selected, variables, || ());
         self.counted(name, took, passed, failed);
     }
 
@@ -155,13 +157,14 @@ pub const TEST: [&str; 2] = ["test", "--no-fail-fast"];
 pub struct Tested(pub Duration, pub u32, pub u32);
 
 impl Tested {
-    /// `cargo`: with [`TEST`], and anything before it.
+    /// `cargo`: with [`TEST`], and anything before it. `begun`: everything is built, and the first tests run.
     pub fn by(
         mut cargo: Command,
         name: &str,
         server: &Path,
         selected: &[&str],
         variables: &[(&str, &str)],
+        begun: impl FnOnce(),
     ) -> Self {
         println!("== {name}");
         let start = Instant::now();
@@ -170,20 +173,20 @@ impl Tested {
             .env("REDIS_SERVER_BIN", server)
             .env("RUST_BACKTRACE", "0")
             .envs(variables.iter().copied())
-            .stderr(Stdio::inherit())
-            .output();
+            .stdout(Stdio::piped())
+            .spawn()
+            .and_then(|cargo| read(cargo, begun));
         let (passed, failed) = match &output {
-            Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stdout);
-                let (passed, failed) = counts(&text);
+            Ok((text, succeeded)) => {
+                let (passed, failed) = counts(text);
                 text.lines()
                     .filter(|line| line.contains(" schedules, "))
                     .for_each(|line| println!("{line}"));
-                if !output.status.success() {
+                if !succeeded {
                     println!("{text}");
                 }
                 // A part that broke off before it could count has failed all the same.
-                (passed, failed.max(u32::from(!output.status.success())))
+                (passed, failed.max(u32::from(!succeeded)))
             }
             Err(error) => {
                 println!("cargo does not run: {error}");
@@ -194,6 +197,19 @@ impl Tested {
         let failed = failed.max(u32::from(passed == 0));
         Self(start.elapsed(), passed, failed)
     }
+}
+
+/// What the tests print, and whether they succeeded. Cargo itself prints nothing there.
+fn read(mut cargo: Child, begun: impl FnOnce()) -> io::Result<(String, bool)> {
+    let mut printed = Vec::new();
+    if let Some(pipe) = cargo.stdout.take() {
+        let mut pipe = BufReader::new(pipe);
+        pipe.read_until(b'\n', &mut printed)?;
+        begun();
+        pipe.read_to_end(&mut printed)?;
+    }
+    let text = String::from_utf8_lossy(&printed).into_owned();
+    Ok((text, cargo.wait()?.success()))
 }
 
 /// Adds up the lines `test result: ok. 5 passed; 0 failed; …`.

@@ -7,11 +7,21 @@ use std::time::Duration;
 use super::busy::BusyLoops;
 use super::parts::{ALONE, LIBRARY, REST};
 use super::report::Report;
-use super::{DENY, Machine, examples, no_run};
+use super::{DENY, Machine, examples, lints, no_run};
 use crate::demo::beside_java;
 use crate::java::{self, Java};
 use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, mutants, release, sim};
+
+/// The unit tests of programs that the first tier does not build.
+const PROGRAMS: [&str; 6] = [
+    EVERYTHING[0],
+    EVERYTHING[1],
+    "--bin",
+    "bench",
+    "--bin",
+    "chaos",
+];
 
 impl Report {
     /// `long`: locks are held for a minute, and callers of several storm for one.
@@ -19,6 +29,7 @@ impl Report {
         let server = &machine.server;
         let mut alone = cargo(&["clippy", "--package", "redisson-lock", "--all-targets"]);
         self.check("lints of the library alone", alone.args(DENY));
+        self.check("lints", &mut lints());
         self.ran("each feature by itself", features::each);
         self.ran("docs and their links", docs::run);
         self.ran("packages build from their tarballs", release::packages);
@@ -31,7 +42,10 @@ impl Report {
         let files = files.flat_map(|file| ["--test", *file]);
         let files: Vec<&str> = EVERYTHING.into_iter().chain(files).collect();
         self.check("tests build", &mut no_run(&files));
-        self.check("the simulator builds", &mut no_run(&sim::all()));
+        self.check(
+            "the simulator builds",
+            &mut no_run(&sim::with(&[sim::EXPLORER, sim::WAITERS])),
+        );
         self.ran("programs build", || {
             ["bench", "demo", "interop"]
                 .iter()
@@ -39,8 +53,9 @@ impl Report {
         });
 
         let busy_loops = BusyLoops::start(machine.busy);
+        self.tests("unit tests of the programs", server, &PROGRAMS, &[]);
         self.tests("the library alone", server, &LIBRARY, &[]);
-        self.files(server, &REST, 1);
+        self.files(server, &REST, 1, || ());
         self.ran("examples", || examples::run(server));
         let full = [java::VERSIONS[0], java::newest()];
         let mut short = java::VERSIONS.to_vec();
@@ -50,6 +65,7 @@ impl Report {
         self.benchmarks(machine.java.as_ref(), server);
         let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
         self.tests(ALONE.name, server, &ALONE.selected(), &seconds);
+        self.tests("explorer: every world", server, &sim::EXPLORER, &[]);
         self.tests("alone: many waiters", server, &sim::WAITERS, &[]);
         if long {
             let storm = ["--test", "multi", "twenty_tasks"];
