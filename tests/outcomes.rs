@@ -176,6 +176,8 @@ async fn a_batch_of_renewals_with_an_error_that_is_no_refusal_is_repeated_whole(
     let watchdog = ms(9_000);
     let client = LockClient::builder()
         .watchdog_timeout(watchdog)
+        // With reports a server before Redis 7.2 gets four calls for a hundred locks.
+        .tracking(false)
         .connect(&pair.proxy.url())
         .await
         .expect("the server answers");

@@ -16,9 +16,6 @@ use crate::{cargo, java, sim, tools};
 /// How many parts run at a time.
 const LANES: usize = 2;
 
-/// How many simulated schedules on one server, and how many in a cluster.
-const SCHEDULES: &str = "1000";
-
 /// The most steps of a world of the explorer: 100 of 116 worlds have fewer. The second tier explores all of them.
 const STEPS: &str = "300000";
 
@@ -60,7 +57,7 @@ impl Simulated {
             ("simulator: schedules, traces, cancellation", &schedules[..]),
             ("explorer", &sim::EXPLORER[..]),
         ];
-        let limits = [("SIM_SEEDS", SCHEDULES), ("EXPLORE_AT_MOST", STEPS)];
+        let limits = [("EXPLORE_AT_MOST", STEPS)];
         let tested = parts.map(|(name, selected)| {
             let cargo = with(cargo(&TEST));
             (

@@ -13,6 +13,9 @@ use crate::java::{self, Java};
 use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, mutants, release, sim};
 
+/// How many simulated schedules of each kind, on one server and in a cluster; the first tier has 300.
+const SCHEDULES: &str = "1000";
+
 /// The unit tests of programs that the first tier does not build.
 const PROGRAMS: [&str; 6] = [
     EVERYTHING[0],
@@ -65,6 +68,9 @@ impl Report {
         self.benchmarks(machine.java.as_ref(), server);
         let seconds = [("HEAVY_SECS", if long { "60" } else { "12" })];
         self.tests(ALONE.name, server, &ALONE.selected(), &seconds);
+        let schedules = [&sim::BUILD[..], &["schedules::", "--", "--nocapture"]].concat();
+        let seeds = [("SIM_SEEDS", SCHEDULES)];
+        self.tests("simulator: more schedules", server, &schedules, &seeds);
         self.tests("explorer: every world", server, &sim::EXPLORER, &[]);
         self.tests("alone: many waiters", server, &sim::WAITERS, &[]);
         if long {
