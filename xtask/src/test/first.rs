@@ -38,8 +38,8 @@ fn lints_of_published() -> Command {
     lints
 }
 
-/// What is simulated waits for nothing and knows no time but its own. So it runs with what the tests beside it leave of the
-/// CPUs, but with a fair share beside busy loops, which leave nothing.
+/// What is simulated waits for nothing and knows no time but its own. So it takes what the tests beside it leave of the
+/// CPUs, but a fair share beside busy loops, which leave nothing.
 struct Simulated {
     build: (Duration, bool),
     tested: [(&'static str, Tested); 2],
@@ -50,8 +50,7 @@ impl Simulated {
         let with = |command: Command| if is_busy { command } else { gently(&command) };
         println!("== {SIMULATOR}");
         let start = Instant::now();
-        // Not gently: cargo builds nothing else meanwhile, which the next part of a lane would wait for.
-        let built = build_simulator().status();
+        let built = with(build_simulator()).status();
         let build = (start.elapsed(), built.is_ok_and(|status| status.success()));
         let schedules = [&sim::BUILD[..], &["--", "--nocapture"]].concat();
         let parts = [
