@@ -137,7 +137,8 @@ async fn held_locks() {
         let to_a_call = renewed / made;
         match tags {
             None => assert!(to_a_call < 4.0, "{to_a_call}"),
-            Some(_) => assert!(to_a_call > 20.0, "{to_a_call}"),
+            // At most 25, if the server is older than Redis 7.2; otherwise 100.
+            Some(_) => assert!(to_a_call > 10.0, "{to_a_call}"),
         }
         assert_eq!(client.stats().lost_total, 0);
         for guard in guards {
