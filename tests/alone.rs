@@ -60,6 +60,22 @@ struct Kept {
     calls_at_most: i64,
 }
 
+/// Acquires this number of locks, each as an owner of its own, 200 at a time.
+async fn take_renewed(client: &LockClient, count: usize) -> Vec<LockGuard> {
+    let mut taking = tokio::task::JoinSet::new();
+    let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
+    for nth in 0..count {
+        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("open");
+        let lock = client.lock(format!("a{nth}")).owned_by(&client.owner());
+        taking.spawn(async move {
+            let guard = lock.lock().await;
+            drop(permit);
+            guard
+        });
+    }
+    taking.join_all().await.into_iter().flatten().collect()
+}
+
 /// Takes the locks, keeps them for a while, looks at every key, and releases them.
 async fn keep_ten_thousand() -> Kept {
     let server = TestServer::new();
@@ -72,19 +88,7 @@ async fn keep_ten_thousand() -> Kept {
         .await;
     let mut control = server.control();
     let start = Instant::now();
-    let mut taking = tokio::task::JoinSet::new();
-    let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
-    for nth in 0..LOCKS {
-        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("open");
-        let owner = client.owner();
-        let lock = client.lock(format!("a{nth}")).owned_by(&owner);
-        taking.spawn(async move {
-            let guard = lock.lock().await;
-            drop(permit);
-            guard
-        });
-    }
-    let guards: Vec<_> = taking.join_all().await.into_iter().flatten().collect();
+    let guards = take_renewed(&client, LOCKS).await;
     println!("{} locks taken in {:?}", guards.len(), start.elapsed());
 
     // Whole periods, so that what was sent in them can be counted.
@@ -136,18 +140,7 @@ async fn twenty_thousand_renewals_that_fail_cost_little_and_no_lock() {
                 .command_timeout(ms(1_000))
         })
         .await;
-    let mut taking = tokio::task::JoinSet::new();
-    let in_flight = Arc::new(tokio::sync::Semaphore::new(200));
-    for nth in 0..LOCKS {
-        let permit = Arc::clone(&in_flight).acquire_owned().await.expect("open");
-        let lock = client.lock(format!("a{nth}")).owned_by(&client.owner());
-        taking.spawn(async move {
-            let guard = lock.lock().await;
-            drop(permit);
-            guard
-        });
-    }
-    let guards: Vec<_> = taking.join_all().await.into_iter().flatten().collect();
+    let guards = take_renewed(&client, LOCKS).await;
     assert_eq!(guards.len(), LOCKS);
     // Each is due at least once meanwhile.
     let before = processor_time();

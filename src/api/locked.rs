@@ -15,7 +15,7 @@
 /// }
 ///
 /// impl Shop {
-///     /// Nobody else pays or cancels the same order meanwhile, in this process or in any JVM.
+///     /// No other call pays or cancels the same order meanwhile, in this process or in any JVM.
 ///     #[locked(name = "order:{order.id}", client = self.locks)]
 ///     async fn pay(&self, order: &Order) -> Result<(), Error> {
 ///         // …
