@@ -406,6 +406,10 @@ async fn renewals_that_fall_due_together_share_their_calls() {
         };
         let client = server.client_with(set).await;
         let mut control = server.control();
+        // The connection for replicas does not report, and says nothing of the server.
+        let replicated = client.lock("replicated").sync_replicas(1, ms(50));
+        let refused = replicated.try_lock().await;
+        assert!(matches!(refused, Err(Error::TooFewReplicas { .. })));
         let mut guards = Vec::new();
         for nth in 0..LOCKS {
             guards.push(client.lock(format!("{nth}")).lock().await.expect("free"));

@@ -245,7 +245,7 @@ async fn renew(batch: Batch) -> Vec<Batch> {
 
 fn failed(items: &[BatchItem], reason: impl Hash, problem: Option<String>) {
     let is_news = |item: &&BatchItem| {
-        let lately = &item.entry.shared().lately;
+        let lately = &item.entry.shared().failed_renewals;
         lately.is_news((&item.renewal.key, &item.renewal.field, &reason))
     };
     // The next renewal finds out what a look has not.

@@ -27,8 +27,10 @@ impl<K> Lock<K> {
     /// many replicas have confirmed: if they are away for a whole lease, the hold is
     /// [lost](crate::LossReason::NotRenewed), and after two thirds of a lease minus the command timeout it may be,
     /// because renewals are sent every third. The same applies while a new primary has too few replicas after a
-    /// failover. Nested holds share the requirement of the outermost one, and wait for
-    /// replicas only while that is unconfirmed.
+    /// failover.
+    ///
+    /// Renewals of nested holds ask for the replicas of the outermost one. While those have not confirmed it, a nested
+    /// call waits for as many as its own handle asks for, and afterwards for none.
     ///
     /// It costs one more round trip for each acquisition, one `WAIT` for each batch of renewals, and one more
     /// connection to each primary for each number of replicas. Redisson waits for all replicas by default, is

@@ -175,7 +175,7 @@ impl Waiter {
         event!(TRACE, holder = %busy.owner, lease_left = ?busy.lease_left, is_free, "lock busy");
         if !had_lease(&busy)
             && self.found.as_deref().is_none_or(had_lease)
-            && self.entry.shared().lately.is_news(("no expiry", lock))
+            && self.entry.shared().no_expiry.is_news(lock)
         {
             let holder = &busy.owner;
             event!(WARN, %lock, owner = %self.owner, holder, "waiting for a lock whose key has no expiry");

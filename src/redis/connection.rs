@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::reports::LaneReports;
+use super::reports::{LaneReports, TrackedCalls};
 use super::settings::{Settings, Target};
 use super::transport::{Arg, BoxFuture, ConnectionError, Reply};
 #[cfg(feature = "test-util")]
@@ -167,14 +167,14 @@ impl Connection {
         &self,
         reports: LaneReports,
         timeout: Duration,
-    ) -> Result<(), ConnectionError> {
+    ) -> Result<TrackedCalls, ConnectionError> {
         match self {
             Self::Multiplexed(connection) => connection.report_to(reports),
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => {
                 let report = move |key: Option<&str>| reports.add(key);
                 return match connection.track(Arc::new(report)) {
-                    true => Ok(()),
+                    true => Ok(TrackedCalls::AsRead),
                     false => {
                         let kind = RefusalKind::UnknownCommand("CLIENT".to_owned());
                         Err(ConnectionError::unusable(kind, "no reports"))
@@ -189,8 +189,20 @@ impl Connection {
         }
         let words = ["TRACKING", "ON", "NOLOOP"].map(Arg::Fixed);
         let tracking = self.command("CLIENT", &words, timeout).await?;
-        tracking.into_text().map(|_| ())
+        tracking.into_text()?;
+        Ok(TrackedCalls::by(hello_field(&hello, "version")))
     }
+}
+
+/// A text in the reply to `HELLO`.
+pub(super) fn hello_field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
+    let Reply::List(items) = reply else {
+        return None;
+    };
+    items.chunks(2).find_map(|field| match field {
+        [Reply::Text(found), Reply::Text(value)] if found == name => Some(value.as_str()),
+        _ => None,
+    })
 }
 
 /// The answers of a test's connection.
@@ -214,6 +226,17 @@ pub(crate) fn slot_of(key: &str) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_of_hello_is_the_text_after_its_name() {
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let hello = Reply::List(["server", "version", "version", "7.2"].map(text).into());
+        assert_eq!(hello_field(&hello, "server"), Some("version"));
+        assert_eq!(hello_field(&hello, "version"), Some("7.2"));
+        assert_eq!(hello_field(&hello, "mode"), None);
+        assert_eq!(hello_field(&Reply::List(vec![text("mode")]), "mode"), None);
+        assert_eq!(hello_field(&Reply::Nil, "mode"), None);
+    }
 
     /// The answer of a server's CLUSTER KEYSLOT.
     #[test]

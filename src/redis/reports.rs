@@ -24,7 +24,7 @@ pub(crate) struct Reports {
     notify: Notify,
     /// That a server does not report was said.
     is_refusal_known: AtomicBool,
-    /// At each command that reads, a script call has all of its keys tracked again, as before Redis 7.2.
+    /// By the server of the latest connection that reports.
     track_whole_calls: AtomicBool,
 }
 
@@ -46,6 +46,27 @@ pub(crate) struct Changed {
     pub(crate) lanes: BTreeSet<usize>,
 }
 
+/// When a server that reports changes notes the keys of a script call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TrackedCalls {
+    /// Each key as it is read.
+    AsRead,
+    /// All keys of the call at each command that reads, as before Redis 7.2.
+    Whole,
+}
+
+impl TrackedCalls {
+    /// By the version that the server reports. Those that are compatible with Redis report the Redis version, or one of
+    /// their own that is higher, as Valkey does.
+    pub(super) fn by(version: Option<&str>) -> Self {
+        let mut numbers = version.unwrap_or_default().split('.').map(str::parse);
+        match (numbers.next(), numbers.next()) {
+            (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= (7_u32, 2_u32) => Self::AsRead,
+            _ => Self::Whole,
+        }
+    }
+}
+
 impl Reports {
     pub(super) fn new(lanes: usize) -> Self {
         Self {
@@ -59,11 +80,10 @@ impl Reports {
         lane < self.lanes
     }
 
-    /// How the server of the latest connection tracks the keys of a script call. All servers of a client have the same
-    /// version, but for a while.
-    pub(super) fn note_server(&self, tracks_whole_calls: bool) {
-        self.track_whole_calls
-            .store(tracks_whole_calls, Ordering::Relaxed);
+    /// A server reports over a new connection. All servers of a client have the same version, but for a while.
+    pub(super) fn note_server(&self, calls: TrackedCalls) {
+        let is_whole = calls == TrackedCalls::Whole;
+        self.track_whole_calls.store(is_whole, Ordering::Relaxed);
     }
 
     /// Whether a call costs the server its keys times its commands that read, so that calls with fewer keys cost less.
@@ -195,6 +215,24 @@ const KEY_MAX: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_are_tracked_whole_before_redis_7_2_and_by_a_server_that_does_not_tell_its_version() {
+        for (version, tracked) in [
+            ("6.2.14", TrackedCalls::Whole),
+            ("7.0.15", TrackedCalls::Whole),
+            ("7", TrackedCalls::Whole),
+            ("7.x", TrackedCalls::Whole),
+            ("", TrackedCalls::Whole),
+            ("7.2.0", TrackedCalls::AsRead),
+            ("7.10", TrackedCalls::AsRead),
+            ("8.0.1", TrackedCalls::AsRead),
+            ("255.255.255", TrackedCalls::AsRead),
+        ] {
+            assert_eq!(TrackedCalls::by(Some(version)), tracked, "{version}");
+        }
+        assert_eq!(TrackedCalls::by(None), TrackedCalls::Whole);
+    }
     use test_support::tokio;
 
     fn text(text: &str) -> Reply {

@@ -34,7 +34,10 @@ pub(crate) struct Shared {
     pub(crate) tally: Tally,
     /// The user of the connection lacks a permission that a pass needs and a release does not.
     pub(crate) cannot_pass: AtomicBool,
-    pub(crate) lately: Lately,
+    /// Renewals that failed, by hold and reason.
+    pub(crate) failed_renewals: Lately,
+    /// Locks that are waited for and have no expiry.
+    pub(crate) no_expiry: Lately,
     life: AtomicU8,
     /// Cancelled when the client's tasks are gone, by closing or with their runtime.
     pub(crate) gone: CancellationToken,
@@ -64,7 +67,8 @@ impl Shared {
             totals: Totals::default(),
             tally: Tally::default(),
             cannot_pass: AtomicBool::new(false),
-            lately: Lately::default(),
+            failed_renewals: Lately::default(),
+            no_expiry: Lately::default(),
             life: AtomicU8::new(Life::Open as u8),
             gone: CancellationToken::new(),
             polled: RwLock::new(()),

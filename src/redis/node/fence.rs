@@ -76,8 +76,6 @@ impl Fences {
 pub(in crate::redis) struct Identity {
     id: i64,
     address: String,
-    /// The server tells the library of a client, as Redis and Valkey do since 7.2.
-    pub(in crate::redis) tells_library: bool,
 }
 
 impl Identity {
@@ -86,7 +84,6 @@ impl Identity {
         Self {
             id: 1,
             address: "0.0.0.0:0".to_owned(),
-            tells_library: false,
         }
     }
 
@@ -110,11 +107,8 @@ impl Identity {
         // A kill by a wrong address gets the same reply as a kill of a client that is gone, so no
         // identity is better than a partial one.
         let (_, port) = address.rsplit_once(':')?;
-        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(Self {
-            id,
-            address,
-            tells_library: after("lib-name=").is_some(),
-        })
+        (!port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
+            .then_some(Self { id, address })
     }
 }
 
@@ -226,7 +220,6 @@ mod tests {
         for (line, address) in table {
             let identity = Identity::read(&line).unwrap_or_else(|| panic!("{line}"));
             assert_eq!((identity.id, &*identity.address), (7, address), "{line}");
-            assert_eq!(identity.tells_library, line.contains("lib-name"), "{line}");
         }
     }
 

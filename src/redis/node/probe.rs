@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::endpoint::{Endpoint, ServerId};
 use super::slots;
 use crate::error::{RefusalKind, RefusedKind};
-use crate::redis::connection::Connection;
+use crate::redis::connection::{Connection, hello_field};
 use crate::redis::settings::Expected;
 use crate::redis::settings::address::Address;
 use crate::redis::settings::learned::LearnedAddresses;
@@ -113,13 +113,8 @@ async fn is_in_cluster(
     timeout: Duration,
 ) -> Result<bool, ConnectionError> {
     let answer = connection.command("HELLO", &[], timeout);
-    let Some(Reply::List(items)) = permitted(answer.await)? else {
-        return Ok(false);
-    };
-    let text = |text: &'static str| Reply::Text(text.to_owned());
-    Ok(items
-        .chunks(2)
-        .any(|field| *field == [text("mode"), text("cluster")]))
+    let hello = permitted(answer.await)?;
+    Ok(hello.is_some_and(|hello| hello_field(&hello, "mode") == Some("cluster")))
 }
 
 async fn is_primary(connection: &Connection, timeout: Duration) -> Result<bool, ConnectionError> {

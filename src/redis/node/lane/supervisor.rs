@@ -325,8 +325,6 @@ impl Supervisor {
             false => None,
         };
         let is_tracking = self.track(&connection, &settings).await?;
-        let is_new = identity.as_ref().is_some_and(|own| own.tells_library);
-        self.context.reports.note_server(is_tracking && !is_new);
         Ok(Opened {
             connection,
             task,
@@ -354,7 +352,10 @@ impl Supervisor {
             .track(reports_here, settings.command_timeout)
             .await
         {
-            Ok(()) => Ok(true),
+            Ok(calls) => {
+                reports.note_server(calls);
+                Ok(true)
+            }
             Err(problem) if problem.is_about_the_command() => {
                 reports.refused(&settings.address, &problem);
                 Ok(false)
