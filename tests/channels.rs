@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Announce, Error, LockClient, LockClientBuilder};
-use test_support::{ACQUIRE, FakeCluster, Proxy, eventually, is_script, ms, stalls};
+use test_support::{
+    ACQUIRE, FakeCluster, Proxy, TestServer, eventually, is_script, ms, stalls, tokio,
+};
 use tokio::task::JoinHandle;
 
 /// What a waiter subscribes to, and in which words.
@@ -59,7 +61,7 @@ rows! {
     an_unlock_between_the_attempt_and_the_subscription_is_not_missed
     a_connection_that_ends_wakes_every_waiter
     a_waiter_rides_through_an_outage
-    a_lagging_message_stream_wakes_every_waiter
+    a_flood_of_messages_hides_none
     a_silent_connection_is_found_by_its_heartbeat
     a_heartbeat_comes_once_in_a_command_timeout_and_only_while_something_is_listened_to
     connections_that_are_of_no_use_are_replaced_after_growing_pauses
@@ -279,7 +281,7 @@ async fn a_waiter_rides_through_an_outage(kind: Kind) {
     scene.end().await;
 }
 
-async fn a_lagging_message_stream_wakes_every_waiter(kind: Kind) {
+async fn a_flood_of_messages_hides_none(kind: Kind) {
     // No heartbeat comes in this time, which would wake some of them too.
     let long = |builder: LockClientBuilder| {
         builder
@@ -292,8 +294,7 @@ async fn a_lagging_message_stream_wakes_every_waiter(kind: Kind) {
     for key in &keys {
         waiters.push(scene.listening(key).await);
     }
-    // One thread runs everything here: while it is busy the stream overflows with messages for the last channel.
-    // Among them is a single message for each of the others, and some of those are thrown away.
+    // One thread runs everything here. Among many messages for the last channel is a single one for each of the others.
     let flood = "local function announce(key) \
                    redis.call(ARGV[1], 'redisson_lock__channel:{' .. key .. '}', '0') \
                  end \
@@ -497,4 +498,26 @@ async fn a_channel_is_unsubscribed_a_second_after_its_last_waiter_left(kind: Kin
     assert!(took > ms(800), "{took:?}");
     assert_eq!(scene.client.stats().subscriptions, 0);
     scene.end().await;
+}
+
+/// It speaks the older protocol, in which a connection with channels executes nothing else.
+#[tokio::test]
+async fn a_server_without_hello_has_its_messages_heard() {
+    let server = TestServer::with(&["--rename-command", "HELLO", ""]);
+    let (owner, waiting) = (server.client().await, server.client().await);
+    let mut control = server.control();
+    for name in ["a", "b", "a"] {
+        let guard = owner.lock(name).lock().await.expect("free");
+        let lock = waiting.lock(name);
+        let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+        let channel = format!("redisson_lock__channel:{{{name}}}");
+        let numsub = ["PUBSUB", "NUMSUB", &channel];
+        eventually("a listener", ms(5_000), || {
+            control.run(&numsub).contains("1")
+        })
+        .await;
+        guard.unlock().await.expect("held");
+        has_it_within(ms(1_000), waiter).await;
+    }
+    server.finish([owner, waiting]).await;
 }

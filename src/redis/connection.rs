@@ -1,15 +1,15 @@
 //! One connection as the rest of `redis/` sees it: commands with a timeout, channels, messages, its
 //! end.
 //!
-//! Commands have a connection of this crate's own. fred makes the one for channels, and besides the settings only
-//! [`channels`] uses it. Both return our own types: a [`Reply`], or a [`ConnectionError`] that distinguishes a refusal by
-//! the server from a connection without a reply.
+//! What it returns is a [`Reply`], or a [`ConnectionError`] that distinguishes a refusal by the server from a connection
+//! without a reply.
 
 pub(super) mod answers;
 mod channels;
 mod driver;
 mod failed;
 mod multiplexed;
+mod pushes;
 mod replies;
 #[cfg(any(test, feature = "test-util"))]
 mod reply_path;
@@ -31,9 +31,11 @@ use super::transport::{NO_LIMIT, Role, TransportConnection};
 use crate::error::RefusalKind;
 use crate::redis::connection::answers::ExpectedReply;
 
-pub(super) use channels::{ChannelConnection, Messages};
+pub(super) use channels::ChannelConnection;
 pub(super) use failed::{Failed, connect_error, explained};
 use multiplexed::Multiplexed;
+pub(super) use pushes::MessageSink;
+use pushes::Pushes;
 #[cfg(feature = "test-util")]
 pub(crate) use reply_path::check_reply_path;
 pub(super) use requests::Replying;
@@ -169,7 +171,7 @@ impl Connection {
         timeout: Duration,
     ) -> Result<TrackedCalls, ConnectionError> {
         match self {
-            Self::Multiplexed(connection) => connection.report_to(reports),
+            Self::Multiplexed(connection) => connection.tell(Pushes::Reports(reports)),
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => {
                 let report = move |key: Option<&str>| reports.add(key);

@@ -205,16 +205,7 @@ impl Redis {
             is_channel_missing: false,
         };
         asked.commands(context.questions()).await?;
-        if CLASSIC(&context) {
-            let channel = vec![Arc::clone(&asked.channel)];
-            let unsubscribe = Change::Unsubscribe(channel.clone());
-            asked.change("+unsubscribe", unsubscribe).await?;
-            let subscribe = Change::Subscribe(channel);
-            asked.change("+subscribe", subscribe).await?;
-        }
-        if SHARDED(&context) {
-            asked.sharded_channel().await?;
-        }
+        asked.channels(CLASSIC(&context), SHARDED(&context)).await?;
         Ok(asked.missing())
     }
 }
@@ -317,25 +308,30 @@ impl Asked<'_> {
         }
     }
 
-    /// Asks for a change of the channels. After a refusal the answers of a connection are out of step, so each has a
-    /// connection of its own.
-    async fn change(&mut self, permission: &'static str, change: Change) -> Result<(), Error> {
-        let (connection, _task) = self.open_channels().await?;
-        let timeout = self.settings.command_timeout;
-        let answer = connection.barrier(change, "redisson-lock".to_owned(), timeout);
-        self.note_before_ping(permission, answer.await.map(Reply::Text))
-    }
-
-    async fn sharded_channel(&mut self) -> Result<(), Error> {
-        let channels = [Arc::clone(&self.channel)];
-        let timeout = self.settings.command_timeout;
-        let (connection, _task) = self.open_channels().await?;
-        for answer in connection.subscribe_sharded(&channels, timeout).await {
-            self.note("+ssubscribe", None, answer.map(Reply::Number))?;
+    async fn channels(&mut self, classic: bool, sharded: bool) -> Result<(), Error> {
+        if !classic && !sharded {
+            return Ok(());
         }
-        let (connection, _task) = self.open().await?;
-        let unsubscribe = connection.command("SUNSUBSCRIBE", &channels.map(Arg::Text), timeout);
-        self.note("+sunsubscribe", None, unsubscribe.await)
+        let (connection, _task) = self.open_channels().await?;
+        let timeout = self.settings.command_timeout;
+        let channels = [Arc::clone(&self.channel)];
+        if classic {
+            for (permission, change) in [
+                ("+unsubscribe", Change::Unsubscribe(channels.to_vec())),
+                ("+subscribe", Change::Subscribe(channels.to_vec())),
+            ] {
+                let answer = connection.barrier(change, "redisson-lock".to_owned(), timeout);
+                self.note_before_ping(permission, answer.await.map(Reply::Text))?;
+            }
+        }
+        if sharded {
+            for answer in connection.subscribe_sharded(&channels, timeout).await {
+                self.note("+ssubscribe", None, answer.map(Reply::Number))?;
+            }
+            let ended = connection.unsubscribe_sharded(&channels[0], timeout);
+            self.note("+sunsubscribe", None, ended.await.map(|()| Reply::Nil))?;
+        }
+        Ok(())
     }
 
     async fn open(&self) -> Result<(Connection, Task), Error> {
@@ -344,7 +340,7 @@ impl Asked<'_> {
     }
 
     async fn open_channels(&self) -> Result<(ChannelConnection, Task), Error> {
-        let opened = ChannelConnection::open(&self.settings).await;
+        let opened = ChannelConnection::open(&self.settings, Arc::new(|_| {})).await;
         opened.map_err(|problem| self.failed(problem))
     }
 

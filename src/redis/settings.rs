@@ -10,18 +10,16 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fred::error::ErrorKind;
 use fred::interfaces::ClientLike;
-use fred::prelude::{Builder, Client, Config, ServerConfig};
-use fred::socket2::TcpKeepalive;
-use fred::types::RespVersion;
-use fred::types::config::{
-    self, Blocking, ConnectionConfig, PerformanceConfig, TcpConfig, UnresponsiveConfig,
-};
+use fred::prelude::{Config, ServerConfig};
+use fred::types::config::{self, ConnectionConfig};
+use socket2::TcpKeepalive;
 
 #[cfg(feature = "test-util")]
 use super::transport::Transport;
 use super::transport::{Arg, CommandWords, ConnectionError};
-use crate::error::{Error, RefusalKind};
+use crate::error::{Error, RefusalKind, is_from_server};
 use crate::names::wire::Announce;
 use crate::redis::settings::address::Address;
 pub(crate) use learned::AddressMap;
@@ -105,15 +103,16 @@ impl Expected {
     }
 }
 
-/// An address with credentials and settings, as fred takes them.
+/// An address with credentials and settings, in the types of fred.
 #[derive(Clone)]
 pub(super) struct Server {
     /// The host that the user has named first.
     #[cfg(feature = "tls-rustls")]
     first_host: Arc<str>,
     config: Config,
-    connection: ConnectionConfig,
-    performance: PerformanceConfig,
+    /// How far packets may travel. `None`: as far as the system lets them.
+    ttl: Option<u32>,
+    command_timeout: Duration,
 }
 
 impl Settings {
@@ -224,11 +223,9 @@ impl Settings {
         Ok(settings.with_client_name(own_name))
     }
 
-    /// The user chooses the server and the credentials. Everything else starts from fred's
-    /// defaults: a setting that exists only with a feature enabled by some other crate cannot be
-    /// named here, let alone set.
+    /// The user chooses the server and the credentials.
     fn new(
-        mut config: Config,
+        config: Config,
         given: &ConnectionConfig,
         command_timeout: Duration,
         fence: bool,
@@ -248,45 +245,12 @@ impl Settings {
             return Err(invalid("a cluster has one database, number 0"));
         }
         refuse_other_tls(&config)?;
-        config.fail_fast = true;
-        config.blocking = Blocking::Block;
-        // fred's connections are for channels alone, which need no newer one.
-        config.version = RespVersion::RESP2;
-        let tcp = TcpConfig {
-            nodelay: Some(true),
-            ttl: given.tcp.ttl,
-            keepalive: Some(TcpKeepalive::new().with_time(Duration::from_secs(10))),
-            #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-            user_timeout: Some(command_timeout),
-            ..TcpConfig::default()
-        };
-        let connection = ConnectionConfig {
-            connection_timeout: command_timeout,
-            internal_command_timeout: command_timeout,
-            // Resending is this crate's decision: a script that fred sends twice by itself has an
-            // unknown outcome.
-            max_command_attempts: 1,
-            max_command_buffer_len: 0,
-            unresponsive: UnresponsiveConfig {
-                max_timeout: None,
-                ..UnresponsiveConfig::default()
-            },
-            // With it one refusal is reported to every command in flight, executed or not.
-            reconnect_on_auth_error: false,
-            tcp,
-            ..ConnectionConfig::default()
-        };
-        let performance = PerformanceConfig {
-            default_command_timeout: command_timeout,
-            broadcast_channel_capacity: MESSAGES_BUFFERED,
-            ..PerformanceConfig::default()
-        };
         let server = Server {
             #[cfg(feature = "tls-rustls")]
             first_host: Arc::clone(&first.host),
             config,
-            connection,
-            performance,
+            ttl: given.tcp.ttl,
+            command_timeout,
         };
         Ok(Self {
             target: Target::Server(Box::new(server)),
@@ -392,20 +356,6 @@ impl Settings {
     }
 }
 
-impl Server {
-    /// A client for one connection: no reconnect policy, so that its task ends with the connection.
-    pub(super) fn client(&self) -> Result<Client, fred::error::Error> {
-        let config = self.config.clone();
-        #[cfg(feature = "tls-rustls")]
-        let config = tls::with_name(config, &self.first_host);
-        let mut builder = Builder::from_config(config);
-        builder
-            .set_connection_config(self.connection.clone())
-            .set_performance_config(self.performance.clone());
-        builder.build()
-    }
-}
-
 /// Where a server listens.
 pub(super) enum ServerPlace<'a> {
     Tcp(&'a str, u16),
@@ -416,12 +366,11 @@ pub(super) enum ServerPlace<'a> {
 /// Settings of a socket.
 pub(super) struct Socket {
     pub(super) ttl: Option<u32>,
-    pub(super) keepalive: Option<TcpKeepalive>,
+    pub(super) keepalive: TcpKeepalive,
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    pub(super) user_timeout: Option<Duration>,
+    pub(super) user_timeout: Duration,
 }
 
-/// For the connection that carries commands, which is not fred's.
 impl Server {
     pub(super) fn place(&self) -> Result<ServerPlace<'_>, ConnectionError> {
         match &self.config.server {
@@ -438,12 +387,11 @@ impl Server {
     }
 
     pub(super) fn socket(&self) -> Socket {
-        let tcp = &self.connection.tcp;
         Socket {
-            ttl: tcp.ttl,
-            keepalive: tcp.keepalive.clone(),
+            ttl: self.ttl,
+            keepalive: TcpKeepalive::new().with_time(IDLE_MAX),
             #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-            user_timeout: tcp.user_timeout,
+            user_timeout: self.command_timeout,
         }
     }
 
@@ -452,7 +400,7 @@ impl Server {
     }
 
     pub(super) fn command_timeout(&self) -> Duration {
-        self.connection.internal_command_timeout
+        self.command_timeout
     }
 
     /// After what time the credentials are asked for again.
@@ -465,7 +413,10 @@ impl Server {
     pub(super) async fn credentials(&self) -> Result<Option<CommandWords>, ConnectionError> {
         let config = &self.config;
         let (user, password) = match &config.credential_provider {
-            Some(provider) => provider.fetch(config.server.hosts().first()).await?,
+            Some(provider) => {
+                let fetched = provider.fetch(config.server.hosts().first()).await;
+                fetched.map_err(not_provided)?
+            }
             None => (config.username.clone(), config.password.clone()),
         };
         let text = |text: String| Arg::Text(text.into());
@@ -489,6 +440,16 @@ impl Server {
             #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
             _ => Err(ConnectionError::Lost(NO_RUSTLS.to_owned())),
         }
+    }
+}
+
+/// A provider of credentials has none.
+fn not_provided(problem: fred::error::Error) -> ConnectionError {
+    let text = problem.details().to_owned();
+    match problem.kind() {
+        _ if is_from_server(&text) => ConnectionError::refused(text),
+        ErrorKind::Timeout => ConnectionError::Timeout(text),
+        _ => ConnectionError::Lost(text),
     }
 }
 
@@ -533,8 +494,8 @@ fn leading_to(address: &Address, given: &ServerConfig) -> ServerConfig {
     ServerConfig::Centralized { server }
 }
 
-/// More than this many unread unlock messages count as lag, which wakes every waiter.
-const MESSAGES_BUFFERED: usize = 4096;
+/// After this time without traffic the system asks whether the server is still there.
+const IDLE_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,7 @@
 //!
 //! One task owns the connection. SUBSCRIBE is sent with a `PING nonce` in one pipeline whose last
 //! reply is awaited: only that distinguishes a refused subscription from a confirmed one. One such
-//! barrier is in flight at a time. Whenever messages may have been missed (a new connection, a
-//! lagging stream), every waiter is woken.
+//! barrier is in flight at a time. Whenever messages may have been missed (a new connection), every waiter is woken.
 //!
 //! Half of the command timeout is for detecting that a connection is dead, the other half for its
 //! replacement: a call that waits for its subscription survives one silent connection. Of a cluster the next
@@ -23,10 +22,10 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, sleep_until};
 use crate::error::{Cause, Error, RefusalKind};
 use crate::redis::channels::wait::Subscriptions;
-use crate::redis::connection::{ChannelConnection, Failed, Messages, Task};
+use crate::redis::connection::{ChannelConnection, Failed, Task};
 use crate::redis::settings::Settings;
 use crate::redis::topology::map::Map;
-use crate::redis::transport::{Change, ConnectionError, PubSubEvent};
+use crate::redis::transport::{Change, ConnectionError};
 
 /// Opens the subscriber connection, and starts the task that serves `subscriptions`. It is replaced when
 /// the server is no longer the right one.
@@ -59,7 +58,6 @@ struct Actor {
 struct Session {
     server: Arc<str>,
     connection: ChannelConnection,
-    messages: Messages,
     task: Task,
 }
 
@@ -143,7 +141,7 @@ impl Actor {
                     let settings = &servers[nth];
                     self.subscriptions.set_server(&settings.address);
                     opening.push(async {
-                        let opened = Session::open(settings).await;
+                        let opened = self.open(settings).await;
                         (Arc::clone(&settings.address), opened)
                     });
                     next_at = Instant::now() + HEDGE_AFTER;
@@ -158,7 +156,6 @@ impl Actor {
         let Session {
             server,
             connection,
-            messages,
             task,
         } = session;
         let worker = ChannelWorker {
@@ -174,7 +171,6 @@ impl Actor {
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
             () = self.map.context.moved.notified() => return ServingEnd::Useless,
-            () = self.listen(messages) => {}
             OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
             successor = self.successor(&worker) => return ServingEnd::Replaced(successor),
         }
@@ -210,20 +206,14 @@ impl Actor {
         }
     }
 
-    /// Forwards messages. Never waits for anything else, so that it lags only under a real flood.
-    async fn listen(&self, messages: &mut Messages) {
-        loop {
-            match messages.next().await {
-                PubSubEvent::Message(channel) => self.subscriptions.message(&channel),
-                PubSubEvent::Missed(count) => {
-                    self.subscriptions.missed();
-                    if self.map.context.lately.is_news("missed") {
-                        event!(WARN, count, "unlock messages were missed, waking everyone");
-                    }
-                }
-                PubSubEvent::End => return,
-            }
-        }
+    async fn open(&self, settings: &Settings) -> Result<Session, ConnectionError> {
+        let heard = self.subscriptions.hearing();
+        let (connection, task) = ChannelConnection::open(settings, heard).await?;
+        Ok(Session {
+            server: Arc::clone(&settings.address),
+            connection,
+            task,
+        })
     }
 }
 
@@ -235,19 +225,6 @@ enum ServingEnd {
     Useless,
     /// It does not respond, and another node does.
     Replaced(Session),
-}
-
-impl Session {
-    async fn open(settings: &Settings) -> Result<Self, ConnectionError> {
-        let (connection, task) = ChannelConnection::open(settings).await?;
-        let messages = connection.messages();
-        Ok(Self {
-            server: Arc::clone(&settings.address),
-            connection,
-            messages,
-            task,
-        })
-    }
 }
 
 /// Subscribes and unsubscribes on one connection.

@@ -19,6 +19,8 @@ use tokio::time::Instant;
 
 use crate::base::runtime::isolated;
 use crate::error::Cause;
+use crate::redis::connection::MessageSink;
+use crate::redis::transport::PubSubEvent;
 
 pub(crate) use channels::{Channels, Subscription};
 
@@ -245,6 +247,16 @@ impl Subscriptions {
             let _ = channel.signal.refused.set(cause.clone());
             channel.signal.bump();
         }
+    }
+
+    /// What a connection tells of what it hears.
+    pub(crate) fn hearing(self: &Arc<Self>) -> MessageSink {
+        let this = Arc::clone(self);
+        Arc::new(move |event| match event {
+            PubSubEvent::Message(channel) => this.message(&channel),
+            PubSubEvent::Missed(_) => this.missed(),
+            PubSubEvent::End => {}
+        })
     }
 
     pub(crate) fn message(&self, name: &str) {

@@ -1,224 +1,174 @@
-//! A connection for channels, which fred makes: subscriptions, and the messages on them.
+//! A connection for channels: subscriptions, and the messages on them.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use fred::error::ErrorKind;
-use fred::interfaces::{ClientLike, EventInterface, PubsubInterface};
-use fred::prelude::Client;
-use fred::types::config::Options;
-use fred::types::{CustomCommand, Message, Value};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
+use tokio::time::{Instant, timeout_at};
 
-use super::failed::{TOO_LONG, without_arguments};
+use super::multiplexed::Multiplexed;
+use super::pushes::{MessageSink, Pushes};
+use super::requests::Replying;
 use super::task::Task;
-use crate::error::is_from_server;
+use crate::redis::connection::answers::Answer;
 use crate::redis::settings::{Settings, Target};
-use crate::redis::transport::{Change, ConnectionError, PubSubEvent};
+use crate::redis::transport::{Arg, Change, ConnectionError, Reply, permitted};
 #[cfg(feature = "test-util")]
-use crate::redis::transport::{Role, TransportConnection};
+use crate::redis::transport::{PubSubEvent, Role, TransportConnection};
 
 /// A connection for channels, or what a test has in its place.
 pub(in crate::redis) enum ChannelConnection {
-    Fred(Client),
+    Multiplexed(Multiplexed),
     #[cfg(feature = "test-util")]
     Custom(Arc<dyn TransportConnection>),
 }
 
 impl ChannelConnection {
-    /// Connects within the command timeout. The connection lives as long as its task.
+    /// Connects within the command timeout. The connection lives as long as its task, whose `ended` is to be polled.
     pub(in crate::redis) async fn open(
         settings: &Settings,
+        heard: MessageSink,
     ) -> Result<(Self, Task), ConnectionError> {
         settings.check_port()?;
+        let timeout = settings.command_timeout;
         match &settings.target {
             Target::Server(server) => {
-                let client = server.client()?;
-                let task = init(&client, settings.command_timeout).await?;
+                let (connection, task) = Multiplexed::open(server, timeout).await?;
+                connection.tell(Pushes::Channels(heard));
                 if let Some(name) = &settings.client_name {
-                    let words = vec!["SETNAME", name];
-                    let command = CustomCommand::new_static("CLIENT", None::<u16>, false);
-                    let named: Value = client
-                        .with_options(&options(settings.command_timeout))
-                        .custom(command, words)
-                        .await?;
-                    debug_assert!(named.as_str().is_some(), "it is OK");
+                    let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
+                    let named = connection.command("CLIENT", &words, timeout);
+                    named.await?.into_text()?;
                 }
-                Ok((Self::Fred(client), task))
+                // In the older version of the protocol a connection with channels accepts little else, no password either.
+                let hello = connection.command("HELLO", &[Arg::Number(3)], timeout);
+                permitted(hello.await)?;
+                Ok((Self::Multiplexed(connection), task))
             }
             #[cfg(feature = "test-util")]
             Target::Custom(transport) => {
-                let connection = transport
-                    .open(Role::Messages, settings.command_timeout)
-                    .await?;
-                let task = Task::custom(connection.closed());
+                let connection = transport.open(Role::Messages, timeout).await?;
+                let (closed, mut messages) = (connection.closed(), connection.messages());
+                let ended = async move {
+                    let hear = async {
+                        while let Some(event) = messages.recv().await {
+                            match event {
+                                PubSubEvent::End => return,
+                                event => heard(event),
+                            }
+                        }
+                    };
+                    tokio::select! {
+                        biased;
+                        () = closed => {}
+                        () = hear => {}
+                    }
+                };
+                let task = Task::custom(Box::pin(ended));
                 Ok((Self::Custom(connection.into()), task))
             }
         }
     }
 
-    /// Sends a change of the channels and a PING in one pipeline; returns the PING's echo.
+    /// Sends a change of the channels and a PING; returns the PING's echo. The first refusal is the error of all.
     pub(in crate::redis) async fn barrier(
         &self,
         change: Change,
         nonce: String,
         timeout: Duration,
     ) -> Result<String, ConnectionError> {
-        match self {
-            Self::Fred(client) => {
-                // The time limit of a pipeline is that of its first command.
-                let (pipeline, options) = (client.pipeline(), options(timeout));
-                let first = pipeline.with_options(&options);
-                match change {
-                    Change::None => {}
-                    Change::Subscribe(channels) => first.subscribe(names(&channels)).await?,
-                    Change::Unsubscribe(channels) => first.unsubscribe(names(&channels)).await?,
-                }
-                let _: Value = pipeline.with_options(&options).ping(Some(nonce)).await?;
-                let pong: Value = pipeline.last().await?;
-                let echo = match &pong {
-                    Value::Array(items) => items.last().and_then(Value::as_string),
-                    other => other.as_string(),
-                };
-                Ok(echo.unwrap_or_default())
-            }
+        let connection = match self {
+            Self::Multiplexed(connection) => connection,
             #[cfg(feature = "test-util")]
-            Self::Custom(connection) => connection.barrier(change, nonce, timeout).await,
+            Self::Custom(connection) => return connection.barrier(change, nonce, timeout).await,
+        };
+        let until = Instant::now() + timeout;
+        let (words, channels) = match change {
+            Change::None => (SUBSCRIBE, Vec::new()),
+            Change::Subscribe(channels) => (SUBSCRIBE, channels),
+            Change::Unsubscribe(channels) => (UNSUBSCRIBE, channels),
+        };
+        let changes = channels.iter();
+        let changes = changes.map(|channel| connection.change(words, channel, until));
+        let changes: Vec<Replying> = changes.collect();
+        let ping = connection.send("PING", &[Arg::Text(nonce.into())], until, None);
+        let mut refused = Ok(());
+        for change in changes {
+            match by(until, change).await {
+                Ok(_) => {}
+                Err(refusal @ ConnectionError::Refused(_)) => refused = refused.and(Err(refusal)),
+                Err(problem) => return Err(problem),
+            }
         }
+        let pong = by(until, ping).await;
+        refused?;
+        let echo = match pong? {
+            // So a server of the older version answers beside channels.
+            Reply::List(items) => items.into_iter().next_back(),
+            pong => Some(pong),
+        };
+        let echo = echo.map(Reply::into_text).transpose()?;
+        Ok(echo.flatten().unwrap_or_default())
     }
 
-    /// Subscribes to sharded channels, each by a command of its own in one pipeline, so that each has an answer
-    /// of its own: how many of them this connection has now.
+    /// Subscribes to sharded channels. Each has an answer of its own: how many of them this connection has now.
     pub(in crate::redis) async fn subscribe_sharded(
         &self,
         channels: &[Arc<str>],
         timeout: Duration,
     ) -> Vec<Result<i64, ConnectionError>> {
-        match self {
-            Self::Fred(client) => {
-                let pipeline = client.pipeline();
-                for channel in channels {
-                    let command = CustomCommand::new_static("SSUBSCRIBE", None::<u16>, false);
-                    let queued: Result<Value, _> = pipeline
-                        .with_options(&options(timeout))
-                        .custom(command, vec![channel.to_string()])
-                        .await;
-                    debug_assert!(queued.is_ok(), "it is only queued");
-                }
-                let answers = pipeline.try_all::<Value>().await.into_iter();
-                answers.map(|answer| Ok(count(answer?))).collect()
-            }
+        let connection = match self {
+            Self::Multiplexed(connection) => connection,
             #[cfg(feature = "test-util")]
             Self::Custom(_) => {
                 let lost = || ConnectionError::Lost("no sharded channels".to_owned());
-                channels.iter().map(|_| Err(lost())).collect()
+                return channels.iter().map(|_| Err(lost())).collect();
             }
+        };
+        let until = Instant::now() + timeout;
+        let sent = channels.iter();
+        let sent = sent.map(|channel| connection.change(SSUBSCRIBE, channel, until));
+        let mut answers = Vec::new();
+        for answer in sent.collect::<Vec<_>>() {
+            answers.push(by(until, answer).await.map(count));
         }
+        answers
     }
 
-    /// Unsubscribes from a sharded channel. Only this command of fred's reads the answer as what it is.
     pub(in crate::redis) async fn unsubscribe_sharded(
         &self,
-        channel: &str,
+        channel: &Arc<str>,
+        timeout: Duration,
     ) -> Result<(), ConnectionError> {
         match self {
-            Self::Fred(client) => Ok(client.sunsubscribe(channel).await?),
+            Self::Multiplexed(connection) => {
+                let until = Instant::now() + timeout;
+                let answer = connection.change(SUNSUBSCRIBE, channel, until);
+                by(until, answer).await.map(|_| ())
+            }
             #[cfg(feature = "test-util")]
             Self::Custom(_) => Ok(()),
         }
     }
-
-    /// Messages on this connection's channels from now on.
-    pub(in crate::redis) fn messages(&self) -> Messages {
-        match self {
-            Self::Fred(client) => Messages::Fred(client.message_rx()),
-            #[cfg(feature = "test-util")]
-            Self::Custom(connection) => Messages::Custom(connection.messages()),
-        }
-    }
 }
 
-/// The message stream of a connection.
-pub(in crate::redis) enum Messages {
-    Fred(Receiver<Message>),
-    #[cfg(feature = "test-util")]
-    Custom(tokio::sync::mpsc::UnboundedReceiver<PubSubEvent>),
-}
-
-impl Messages {
-    /// The next message, or a gap.
-    pub(in crate::redis) async fn next(&mut self) -> PubSubEvent {
-        match self {
-            Self::Fred(receiver) => match receiver.recv().await {
-                Ok(message) => PubSubEvent::Message(message.channel.to_string()),
-                Err(RecvError::Lagged(count)) => PubSubEvent::Missed(count),
-                Err(RecvError::Closed) => PubSubEvent::End,
-            },
-            #[cfg(feature = "test-util")]
-            Self::Custom(receiver) => receiver.recv().await.unwrap_or(PubSubEvent::End),
-        }
-    }
-}
-
-/// Connects and starts the task that drives the connection, within `limit`.
-///
-/// fred's own `init` leaves its task running when it is dropped.
-async fn init(client: &Client, limit: Duration) -> Result<Task, ConnectionError> {
-    let mut connected = std::pin::pin!(client.wait_for_connect());
-    // Its first poll registers for the outcome; the outcome of a faster connection would be missed.
-    let early = std::future::poll_fn(|context| Poll::Ready(connected.as_mut().poll(context))).await;
-    debug_assert!(early.is_pending(), "nothing is connected yet");
-    let mut task = Task::of(client.connect());
-    tokio::select! {
-        biased;
-        connected = tokio::time::timeout(limit, connected) => match connected {
-            Ok(Ok(())) => Ok(task),
-            Ok(Err(error)) => Err(error.into()),
-            Err(_) => Err(ConnectionError::Timeout(TOO_LONG.to_owned())),
-        },
-        problem = panicked(&mut task) => Err(problem),
-    }
-}
-
-async fn panicked(task: &mut Task) -> ConnectionError {
-    match task.has_panicked().await {
-        true => ConnectionError::NoSockets,
-        // fred notifies those who wait for the connection.
-        false => std::future::pending().await,
-    }
-}
-
-/// One write, and a timeout that also stops a late first write.
-fn options(timeout: Duration) -> Options {
-    Options {
-        max_attempts: Some(1),
-        timeout: Some(timeout),
-        ..Options::default()
-    }
-}
-
-fn names(channels: &[Arc<str>]) -> Vec<String> {
-    channels.iter().map(|channel| channel.to_string()).collect()
+async fn by(until: Instant, answer: Replying) -> Answer {
+    let answer = timeout_at(until, answer).await;
+    answer.unwrap_or_else(|_| Err(ConnectionError::silent()))
 }
 
 /// The last part of `["ssubscribe", name, count]`.
-fn count(answer: Value) -> i64 {
-    match answer {
-        Value::Array(items) => items.last().and_then(Value::as_i64).unwrap_or(0),
+fn count(confirmation: Reply) -> i64 {
+    match confirmation {
+        Reply::List(items) => match items.last() {
+            Some(Reply::Number(count)) => *count,
+            _ => 0,
+        },
         _ => 0,
     }
 }
 
-impl From<fred::error::Error> for ConnectionError {
-    fn from(error: fred::error::Error) -> Self {
-        let text = without_arguments(error.details()).to_owned();
-        match error.kind() {
-            _ if is_from_server(&text) => Self::refused(text),
-            ErrorKind::Timeout => Self::Timeout(text),
-            _ => Self::Lost(text),
-        }
-    }
-}
+/// A command, and the first word of its confirmation.
+const SUBSCRIBE: (&str, &str) = ("SUBSCRIBE", "subscribe");
+const UNSUBSCRIBE: (&str, &str) = ("UNSUBSCRIBE", "unsubscribe");
+const SSUBSCRIBE: (&str, &str) = ("SSUBSCRIBE", "ssubscribe");
+const SUNSUBSCRIBE: (&str, &str) = ("SUNSUBSCRIBE", "sunsubscribe");

@@ -19,10 +19,10 @@ use tokio_util::io::poll_read_buf;
 
 use super::answers::Answer;
 use super::failed::HUNG_UP;
+use super::pushes::Pushes;
 use super::replies::{Arrived, Replies};
 use super::requests::{Answers, Command, Requests};
 use super::stream::{Stream, failed};
-use crate::redis::reports::LaneReports;
 use crate::redis::transport::ConnectionError;
 
 /// The state that the callers of a connection share with its tasks.
@@ -33,7 +33,8 @@ pub(super) struct DriverShared {
     socket: Mutex<SocketState>,
     /// Locked by the reader while it answers the callers of replies that have arrived together.
     answering: Mutex<()>,
-    reports: OnceLock<LaneReports>,
+    /// What hears of the server's pushes.
+    pushes: OnceLock<Pushes>,
 }
 
 #[derive(Default)]
@@ -95,9 +96,9 @@ impl DriverShared {
     }
 
     /// From now on the server's pushes go there.
-    pub(super) fn report_to(&self, reports: LaneReports) {
+    pub(super) fn tell(&self, pushes: Pushes) {
         // It is set once.
-        _ = self.reports.set(reports);
+        _ = self.pushes.set(pushes);
     }
 
     fn end(&self, why: &ConnectionError) {
@@ -227,9 +228,9 @@ impl Reader {
             if let Err(why) = ready!(read) {
                 return Poll::Ready(why);
             }
-            let reports = self.shared.reports.get();
+            let pushes = self.shared.pushes.get();
             let _answering = self.shared.answering.lock();
-            if let Err(why) = complete(&mut self.replies, &self.shared.requests, reports) {
+            if let Err(why) = complete(&mut self.replies, &self.shared.requests, pushes) {
                 return Poll::Ready(why);
             }
         }
@@ -243,16 +244,25 @@ impl Reader {
 pub(super) fn complete(
     replies: &mut Replies,
     requests: &Mutex<Requests>,
-    reports: Option<&LaneReports>,
+    pushes: Option<&Pushes>,
 ) -> Result<(), ConnectionError> {
     while let Some(arrived) = replies.next()? {
-        match (arrived, reports) {
+        let (push, pushes) = match (arrived, pushes) {
+            (Arrived::Push(push), Some(pushes)) => (push, pushes),
+            (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.are_pushed(&reply) => {
+                (reply, pushes)
+            }
             (Arrived::Reply(answer), _) => {
                 let awaited = requests.lock().next_awaited(&answer)?;
                 awaited.reply(answer)?;
+                continue;
             }
-            (Arrived::Push(push), Some(reports)) => reports.read(&push),
             (Arrived::Push(_), None) => return Err(ConnectionError::out_of_step()),
+        };
+        let confirmed = requests.lock().next_confirmed(&push);
+        match confirmed {
+            Some(awaited) => awaited.reply(Ok(push))?,
+            None => pushes.read(push),
         }
     }
     Ok(())

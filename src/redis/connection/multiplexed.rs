@@ -11,13 +11,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::answers::Answer;
 use super::driver::{DriverShared, drive};
 use super::failed::TOO_LONG;
-use super::requests::{Command, Replying};
+use super::pushes::Pushes;
+use super::requests::{Command, Confirmation, Replying};
 use super::stream;
 use super::task::Task;
 use crate::base::runtime::{Lately, event};
 use crate::error::RefusalKind;
 use crate::redis::connection::answers::ExpectedReply;
-use crate::redis::reports::LaneReports;
 use crate::redis::settings::Server;
 use crate::redis::transport::{Arg, CommandWords, ConnectionError};
 
@@ -90,8 +90,8 @@ impl Multiplexed {
     }
 
     /// From now on the server's pushes go there.
-    pub(super) fn report_to(&self, reports: LaneReports) {
-        self.0.report_to(reports);
+    pub(super) fn tell(&self, pushes: Pushes) {
+        self.0.tell(pushes);
     }
 
     /// The reply has until then too.
@@ -114,7 +114,29 @@ impl Multiplexed {
             name,
             args,
             expected,
+            confirmation: None,
         };
+        self.add(command, until)
+    }
+
+    /// A change of one channel, which a push confirms.
+    pub(super) fn change(
+        &self,
+        (name, kind): (&str, &'static str),
+        channel: &Arc<str>,
+        until: Instant,
+    ) -> Replying {
+        let channel = Arc::clone(channel);
+        let command = Command {
+            name,
+            args: &[Arg::Text(Arc::clone(&channel))],
+            expected: None,
+            confirmation: Some(Confirmation { kind, channel }),
+        };
+        self.add(command, until)
+    }
+
+    fn add(&self, command: Command<'_>, until: Instant) -> Replying {
         match self.0.add([command], until) {
             Ok([reply]) => reply.into(),
             Err(why) => why.into(),
@@ -133,11 +155,13 @@ impl Multiplexed {
             name: "ASKING",
             args: &[],
             expected: None,
+            confirmation: None,
         };
         let command = Command {
             name,
             args,
             expected: Some(expected),
+            confirmation: None,
         };
         let replies = self.0.add([asking, command], until)?;
         Ok(replies.map(Into::into))

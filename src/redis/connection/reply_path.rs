@@ -9,6 +9,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use super::driver::complete;
+use super::pushes::Pushes;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
 use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
@@ -95,6 +96,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
             name: "EVALSHA",
             args: &[],
             expected: Some(expected),
+            confirmation: None,
         };
         requests.lock().add([command], later)
     });
@@ -107,10 +109,13 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
     let length = requests.lock().unwritten(Instant::now()).len();
     requests.lock().written(length);
     let (reports, lane) = (Arc::new(Reports::new(1)), 0);
-    let reports = LaneReports { reports, lane };
+    let told = Pushes::Reports(LaneReports {
+        reports: Arc::clone(&reports),
+        lane,
+    });
     let end = bytes.chunks(part.max(1)).find_map(|part| {
         replies.arrived.extend_from_slice(part);
-        complete(&mut replies, &requests, Some(&reports)).err()
+        complete(&mut replies, &requests, Some(&told)).err()
     });
     if let Some(why) = &end {
         requests.lock().end(why);
@@ -128,7 +133,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
         "{answers:?}"
     );
     assert!(answered == answers.len() || end.is_none(), "{answers:?}");
-    let reported = reports.reports.next().now_or_never();
+    let reported = reports.next().now_or_never();
     (
         answers,
         format!("{reported:?}"),

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::base::runtime::isolated;
 use crate::redis::connection::answers::{Answer, ExpectedReply, ReplyChecker};
-use crate::redis::transport::{Arg, BoxFuture, ConnectionError};
+use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
 
 /// The reply to a command that was handed over, or to be. Dropped, the command is executed all the same.
 pub(in crate::redis) enum Replying {
@@ -59,6 +59,26 @@ pub(super) struct Command<'a> {
     pub(super) name: &'a str,
     pub(super) args: &'a [Arg],
     pub(super) expected: Option<ExpectedReply>,
+    /// It changes the channels: it is refused by a reply, and confirmed by a push.
+    pub(super) confirmation: Option<Confirmation>,
+}
+
+/// The push that confirms a change of one channel.
+pub(super) struct Confirmation {
+    /// The command's name in small letters.
+    pub(super) kind: &'static str,
+    pub(super) channel: Arc<str>,
+}
+
+impl Confirmation {
+    fn is(&self, push: &Reply) -> bool {
+        let Reply::List(items) = push else {
+            return false;
+        };
+        let (kind, channel) = (items.first(), items.get(1));
+        matches!(kind, Some(Reply::Text(kind)) if kind == self.kind)
+            && matches!(channel, Some(Reply::Text(channel)) if **channel == *self.channel)
+    }
 }
 
 /// The requests that have no reply yet.
@@ -105,6 +125,7 @@ struct Unwritten {
 pub(super) struct Awaited {
     answer: oneshot::Sender<Answer>,
     expected: Option<ExpectedReply>,
+    confirmation: Option<Confirmation>,
 }
 
 impl Awaited {
@@ -152,13 +173,17 @@ impl Requests {
             let before = self.buffer.len();
             encode(&mut self.buffer, command.name, command.args);
             let (answer, reply) = oneshot::channel();
-            let expected = command.expected;
+            let awaited = Awaited {
+                answer,
+                expected: command.expected,
+                confirmation: command.confirmation,
+            };
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
                 is_begun: false,
                 follows_previous: std::mem::replace(&mut follows_previous, true),
                 deadline,
-                awaited: Awaited { answer, expected },
+                awaited,
             });
             reply
         }))
@@ -242,6 +267,10 @@ impl Requests {
             return Err(refused.clone().of_a_connection());
         }
         shorten(&mut self.awaited);
+        let is_confirmed_by_push = |awaited: &Awaited| awaited.confirmation.is_some();
+        if next.is_ok() && awaited.as_ref().is_some_and(is_confirmed_by_push) {
+            return Err(ConnectionError::out_of_step());
+        }
         let expected = awaited.as_ref().and_then(|it| it.expected.as_ref());
         if let (None, Some(expected)) = (&self.judge, expected) {
             self.judge = Some(Arc::clone(&expected.judge));
@@ -256,6 +285,18 @@ impl Requests {
             }
         }
         awaited.ok_or_else(ConnectionError::out_of_step)
+    }
+
+    /// Whose confirmation a push is. `None`: no request awaits it next.
+    pub(super) fn next_confirmed(&mut self, push: &Reply) -> Option<Awaited> {
+        let confirmation = self.awaited.front()?.confirmation.as_ref()?;
+        if !confirmation.is(push) {
+            return None;
+        }
+        self.was_answered = true;
+        let awaited = self.awaited.pop_front();
+        shorten(&mut self.awaited);
+        awaited
     }
 
     /// The answers of requests that have ended without a reply.

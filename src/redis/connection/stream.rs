@@ -71,11 +71,9 @@ fn set(stream: &TcpStream, settings: &Socket) -> io::Result<()> {
         stream.set_ttl(ttl)?;
     }
     let socket = SockRef::from(stream);
-    if let Some(keepalive) = &settings.keepalive {
-        socket.set_tcp_keepalive(keepalive)?;
-    }
+    socket.set_tcp_keepalive(&settings.keepalive)?;
     #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-    socket.set_tcp_user_timeout(settings.user_timeout)?;
+    socket.set_tcp_user_timeout(Some(settings.user_timeout))?;
     Ok(())
 }
 
@@ -97,9 +95,9 @@ mod tests {
         let idle = Duration::from_secs(7);
         let settings = Socket {
             ttl: Some(9),
-            keepalive: Some(TcpKeepalive::new().with_time(idle)),
+            keepalive: TcpKeepalive::new().with_time(idle),
             #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-            user_timeout: Some(idle),
+            user_timeout: idle,
         };
         let stream = tcp("127.0.0.1", port, &settings).await.expect("it accepts");
         assert!(stream.nodelay().expect("asked"));

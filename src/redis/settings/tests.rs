@@ -1,8 +1,9 @@
 //! Tests of the settings.
 
-use fred::prelude::ServerConfig;
-use fred::types::RespVersion;
-use fred::types::config::ClusterDiscoveryPolicy;
+use fred::prelude::Builder;
+use fred::types::config::{
+    ClusterDiscoveryPolicy, PerformanceConfig, TcpConfig, UnresponsiveConfig,
+};
 
 use super::*;
 
@@ -43,45 +44,14 @@ fn every_address_in_the_guide_to_migrating_is_one() {
     }
 }
 
-/// The connection settings that fred gets, whatever was given.
+/// The settings of each connection, whatever was given.
 fn our_rules(server: &Server) {
-    let Server {
-        config,
-        connection,
-        performance,
-        ..
-    } = server;
-    assert!(config.fail_fast);
-    assert_eq!(config.blocking, Blocking::Block);
-    assert_eq!(
-        (
-            connection.connection_timeout,
-            connection.internal_command_timeout
-        ),
-        (TIMEOUT, TIMEOUT)
-    );
-    assert_eq!(connection.max_command_attempts, 1);
-    assert_eq!(connection.max_command_buffer_len, 0);
-    assert_eq!(connection.unresponsive, UnresponsiveConfig::default());
-    assert_eq!(connection.unresponsive.max_timeout, None);
-    assert!(!connection.reconnect_on_auth_error);
-    assert_eq!(connection.tcp.nodelay, Some(true));
-    assert_eq!(
-        connection.tcp.linger, None,
-        "closing never blocks, and nothing that was sent is discarded"
-    );
+    assert_eq!(server.command_timeout(), TIMEOUT);
+    let socket = server.socket();
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(10));
-    assert_eq!(
-        format!("{:?}", connection.tcp.keepalive),
-        format!("{:?}", Some(keepalive))
-    );
+    assert_eq!(format!("{:?}", socket.keepalive), format!("{keepalive:?}"));
     #[cfg(target_os = "linux")]
-    assert_eq!(connection.tcp.user_timeout, Some(TIMEOUT));
-    assert_eq!(performance.default_command_timeout, TIMEOUT);
-    assert_eq!(performance.max_feed_count, 200);
-    assert_eq!(performance.broadcast_channel_capacity, MESSAGES_BUFFERED);
-    let client = server.client().expect("valid settings");
-    assert!(client.client_reconnect_policy().is_none());
+    assert_eq!(socket.user_timeout, TIMEOUT);
 }
 
 #[test]
@@ -107,12 +77,9 @@ fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
 fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
     for timeout in [Duration::ZERO, Duration::MAX] {
         let config = Config {
-            fail_fast: false,
-            blocking: Blocking::Interrupt,
             username: Some("user".to_owned()),
             password: Some("hidden".to_owned()),
             server: ServerConfig::new_centralized("host", 1),
-            version: RespVersion::RESP3,
             database: Some(7),
             ..Config::default()
         };
@@ -137,8 +104,7 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
                 linger: Some(Duration::from_secs(60)),
                 ttl: Some(9),
                 keepalive: None,
-                #[cfg(target_os = "linux")]
-                user_timeout: None,
+                ..TcpConfig::default()
             },
             ..ConnectionConfig::default()
         });
@@ -161,14 +127,8 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
         );
         let server = made(settings);
         our_rules(&server);
-        let kept = Config {
-            fail_fast: true,
-            blocking: Blocking::Block,
-            version: RespVersion::RESP2,
-            ..config
-        };
-        assert_eq!(server.config, kept, "address, credentials and database");
-        assert_eq!(server.connection.tcp.ttl, Some(9));
+        assert_eq!(server.config, config, "address, credentials and database");
+        assert_eq!(server.socket().ttl, Some(9));
     }
 }
 

@@ -25,7 +25,7 @@ use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::Settings;
 use crate::redis::settings::address::Address;
 use crate::redis::settings::learned::LearnedAddresses;
-use crate::redis::transport::{Arg, Change, ConnectionError, PubSubEvent, Reply};
+use crate::redis::transport::{Arg, Change, ConnectionError, Reply};
 
 use reports::{Report, SentinelReports};
 
@@ -261,10 +261,10 @@ impl Sentinels {
                 .find(|address| Some(*address) > last.as_ref());
             last = next.or_else(|| addresses.first()).cloned();
             if let Some(address) = &last
-                && let Ok((connection, task)) = self.subscribed(address).await
+                && let Ok((_connection, mut task)) = self.subscribed(map, address).await
             {
                 backoff = Backoff::new(self.settings.is_scattered());
-                hear(map, &connection, task).await;
+                task.ended().await;
             }
             // One may have happened meanwhile.
             map.context.outdated.notify_one();
@@ -274,30 +274,17 @@ impl Sentinels {
 
     async fn subscribed(
         &self,
+        map: &Map,
         address: &Address,
     ) -> Result<(ChannelConnection, Task), ConnectionError> {
         let settings = self.settings.at_sentinel(address);
-        let (connection, task) = ChannelConnection::open(&settings).await?;
+        let outdated = Arc::clone(&map.context.outdated);
+        let heard = Arc::new(move |_| outdated.notify_one());
+        let (connection, task) = ChannelConnection::open(&settings, heard).await?;
         let change = Change::Subscribe(vec!["+switch-master".into()]);
         let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
         confirmed.await?;
         Ok((connection, task))
-    }
-}
-
-/// Returns when the connection is gone.
-async fn hear(map: &Map, connection: &ChannelConnection, mut task: Task) {
-    let mut messages = connection.messages();
-    loop {
-        tokio::select! {
-            () = task.ended() => return,
-            message = messages.next() => match message {
-                PubSubEvent::Message(_) | PubSubEvent::Missed(_) => {
-                    map.context.outdated.notify_one();
-                }
-                PubSubEvent::End => return,
-            },
-        }
     }
 }
 

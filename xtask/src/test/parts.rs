@@ -142,8 +142,8 @@ pub(super) const FIRST: [Part; 10] = [
         ],
     ),
     Part::new(
-        "facts about fred, public surface, scripts",
-        &["fred_facts", "api", "source", "scripts", "leaks"],
+        "public surface, scripts",
+        &["api", "source", "scripts", "leaks"],
     ),
     Part::new("attribute", &["locked"]),
 ];

@@ -14,10 +14,10 @@ use crate::base::backoff::Backoff;
 use crate::base::runtime::event;
 use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::channels::wait::Subscriptions;
-use crate::redis::connection::{ChannelConnection, Messages, Task};
+use crate::redis::connection::{ChannelConnection, Task};
 use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
-use crate::redis::transport::{ConnectionError, PubSubEvent};
+use crate::redis::transport::ConnectionError;
 
 /// The state that all tasks share.
 pub(super) struct Common {
@@ -137,8 +137,8 @@ impl ShardTask {
         let mut backoff = Backoff::new(self.map.settings.is_scattered());
         loop {
             match self.connect().await {
-                Ok((connection, messages, task)) => {
-                    if self.serve(&connection, messages, task).await {
+                Ok((connection, task)) => {
+                    if self.serve(&connection, task).await {
                         backoff = Backoff::new(self.map.settings.is_scattered());
                     }
                     let server = self.node.endpoint.address();
@@ -166,35 +166,17 @@ impl ShardTask {
         problem.into_cause(&self.node.settings().address)
     }
 
-    async fn connect(&self) -> Result<(ChannelConnection, Messages, Task), ConnectionError> {
-        let settings = self.node.settings();
-        let (connection, task) = ChannelConnection::open(&settings).await?;
-        let messages = connection.messages();
-        Ok((connection, messages, task))
+    async fn connect(&self) -> Result<(ChannelConnection, Task), ConnectionError> {
+        let heard = self.common.subscriptions.hearing();
+        ChannelConnection::open(&self.node.settings(), heard).await
     }
 
     /// Serves one connection until it ends or has lost something. Returns whether it was of use.
-    async fn serve(
-        &mut self,
-        connection: &ChannelConnection,
-        mut messages: Messages,
-        mut task: Task,
-    ) -> bool {
-        let subscriptions = Arc::clone(&self.common.subscriptions);
-        let listen = async {
-            loop {
-                match messages.next().await {
-                    PubSubEvent::Message(channel) => subscriptions.message(&channel),
-                    PubSubEvent::Missed(_) => subscriptions.missed(),
-                    PubSubEvent::End => return,
-                }
-            }
-        };
+    async fn serve(&mut self, connection: &ChannelConnection, mut task: Task) -> bool {
         let mut served = false;
         tokio::select! {
             biased;
             () = task.ended() => {}
-            () = listen => {}
             () = self.work(connection, &mut served) => {}
         }
         served
@@ -213,7 +195,10 @@ impl ShardTask {
                 *served = true;
             }
             for name in unsubscribe {
-                match connection.unsubscribe_sharded(&name).await {
+                match connection
+                    .unsubscribe_sharded(&name, self.time_limit())
+                    .await
+                {
                     Ok(()) | Err(ConnectionError::Refused(_)) => {}
                     Err(_) => return,
                 }
@@ -433,12 +418,12 @@ mod tests {
     async fn each_channel_has_its_turn_to_be_subscribed_to_again() {
         let server = Server::start();
         let (mut task, mut control) = (task(server.port), server.control());
-        let (connection, _messages, _task) = task.connect().await.expect("it responds");
+        let (connection, _task) = task.connect().await.expect("it responds");
         let names = ["a", "b", "c", "on its way"].map(name);
         assert!(task.subscribe(&connection, &names).await);
         task.subscribed = names[..3].iter().cloned().collect();
         for lost in &names[..3] {
-            let ended = connection.unsubscribe_sharded(lost).await;
+            let ended = connection.unsubscribe_sharded(lost, TIME_LIMIT).await;
             ended.expect("it is subscribed to");
             for _ in 0..3 {
                 assert!(task.has_all(&connection).await);
@@ -505,7 +490,7 @@ mod tests {
         let mut task = task(server.port);
         let reason = Cause::at(&task.node.settings().address, "no connection");
         task.common.subscriptions.set_problem(Some(reason));
-        let (connection, _messages, _task) = task.connect().await.expect("it responds");
+        let (connection, _task) = task.connect().await.expect("it responds");
         assert!(task.subscribe(&connection, &[name("stock")]).await);
         assert_eq!(problem(&task.common), None, "it was of before");
     }

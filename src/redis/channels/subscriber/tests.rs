@@ -55,7 +55,7 @@ async fn an_answer_is_the_end_of_the_reason() {
     let cause = Cause::at(&actor.map.settings.address, "no connection");
     actor.subscriptions.set_problem(Some(cause));
     assert_eq!(problem(&actor).as_deref(), Some("no connection"));
-    let opened = Session::open(&actor.map.settings).await;
+    let opened = actor.open(&actor.map.settings).await;
     let session = opened.expect("it responds");
     let worker = ChannelWorker {
         actor: &actor,
@@ -78,7 +78,7 @@ async fn a_waiter_learns_that_not_even_ping_is_permitted() {
     server.control().run(&user);
     let actor = actor(&format!("redis://mute:x@127.0.0.1:{}", server.port));
     assert_eq!(problem(&actor), None);
-    let opened = Session::open(&actor.map.settings).await;
+    let opened = actor.open(&actor.map.settings).await;
     let mut session = opened.expect("it responds");
     let end = tokio::time::timeout(TIME_LIMIT * 4, actor.serve(&mut session)).await;
     assert!(matches!(end, Ok(ServingEnd::Useless)));

@@ -172,6 +172,7 @@ fn ping() -> Command<'static> {
         name: "PING",
         args: &[],
         expected: None,
+        confirmation: None,
     }
 }
 

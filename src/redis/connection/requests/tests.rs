@@ -13,6 +13,7 @@ fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
         name,
         args,
         expected: None,
+        confirmation: None,
     }
 }
 
