@@ -507,7 +507,7 @@ async fn one_dead_primary_delays_no_other_and_loses_no_other_holds() {
 
 /// The list of `docs/operations.md`.
 const RIGHTS: &str = "+evalsha +eval +hget +hincrby +hdel +hlen +hkeys +hexists +exists +pttl +pexpire +del +publish +time \
-                      +subscribe +unsubscribe +ping +client|id +client|info +client|kill +client|tracking +hello +auth +select +info \
+                      +subscribe +unsubscribe +ping +client|info +client|kill +client|tracking +hello +auth +select +info \
                       +cluster|info +cluster|slots +cluster|myid +asking +spublish +ssubscribe +sunsubscribe +pubsub|numsub \
                       +pubsub|shardnumsub +wait";
 

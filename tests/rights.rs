@@ -230,7 +230,6 @@ async fn call_without(
 
 /// What the line `connection` of a table stands for.
 const OF_CONNECTION: &str = "
-    +client|id
     +client|info connect
     +client|kill connect
     +client|tracking
@@ -261,7 +260,8 @@ const OF_PLAIN: &str = "
     +time
     +subscribe   wait
     +unsubscribe
-    +ping        wait
+    // Its refusal is a sign of life too.
+    +ping
     connection
     ~lock:*      all
     &redisson_lock__channel:{lock:* wait, unlock, force_unlock
@@ -323,7 +323,7 @@ const OF_FAIR: &str = "
     +time        lock, wait, queue, unlock one, unlock, force_unlock, new server
     +subscribe   wait
     +unsubscribe
-    +ping        wait
+    +ping
     connection
     ~lock:*      all
     &redisson_lock__channel:{lock:* wait
@@ -358,7 +358,7 @@ const OF_READ: &str = "
     +time        inspect, force_unlock
     +subscribe   wait
     +unsubscribe
-    +ping        wait
+    +ping
     connection
     ~lock:*      all
     +hset        lock, lock again, unlock one, new server
@@ -385,7 +385,7 @@ const OF_WRITE: &str = "
     +time        inspect, force_unlock
     +subscribe   wait
     +unsubscribe
-    +ping        wait
+    +ping
     connection
     ~lock:*      all
     +hset        lock, lock again, unlock one, new server
@@ -418,9 +418,6 @@ fn needed_by(kind: LockKind) -> Needs {
             let recipe = recipe(kind);
             let mut rows = needs(OF_PLAIN);
             rows.retain(|(right, _)| recipe.contains(right));
-            // It pauses, and no subscription is looked at.
-            let pings = rows.iter_mut().filter(|row| row.0 == "+ping");
-            pings.for_each(|row| row.1.clear());
             rows
         }
         LockKind::Fenced => [needs(OF_PLAIN), needs(OF_FENCED)].concat(),
@@ -680,14 +677,7 @@ async fn a_check_names_all_of_the_recipe_that_is_missing_in_one_run() {
         vec!["+evalsha", "+eval", "+publish", "+hdel", "+client|kill"],
         vec!["+subscribe", "+unsubscribe", "+ping"],
         vec!["+unsubscribe", "+ping", "&redisson_lock__channel:{lock:*"],
-        vec![
-            "+ping",
-            "+select",
-            "+info",
-            "+client|id",
-            "+client|setname",
-            "~lock:*",
-        ],
+        vec!["+ping", "+select", "+info", "+client|setname", "~lock:*"],
         of('+').collect(),
         // What shows a key and a channel that are not permitted.
         without(&["+hget", "+subscribe"]),

@@ -12,7 +12,7 @@ use super::Redis;
 use super::call::ServerScript;
 use super::connection::{ChannelConnection, Connection, Task};
 use super::settings::{Kind, Settings};
-use super::transport::{Arg, BoxFuture, Change, ConnectionError, Reply};
+use super::transport::{Arg, BoxFuture, Change, ConnectionError, Delivery, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
 use crate::kind::LockKind;
 use crate::names::wire::{Announce, LockName};
@@ -53,7 +53,6 @@ const PERMISSIONS: &[(When, &str, &str)] = &[
     (ALWAYS, "+del", "DEL {absent}"),
     (ALWAYS, "+time", "TIME"),
     (ALWAYS, "+ping", "PING"),
-    (ALWAYS, "+client|id", "CLIENT ID"),
     (ALWAYS, "+info", "INFO SERVER"),
     (STRING, "+get", "GET {lock}"),
     (STRING, "+set", "SET {lock} x PX x"),
@@ -315,21 +314,22 @@ impl Asked<'_> {
         let (connection, _task) = self.open_channels().await?;
         let timeout = self.settings.command_timeout;
         let channels = [Arc::clone(&self.channel)];
-        if classic {
-            for (permission, change) in [
-                ("+unsubscribe", Change::Unsubscribe(channels.to_vec())),
-                ("+subscribe", Change::Subscribe(channels.to_vec())),
-            ] {
-                let answer = connection.barrier(change, "redisson-lock".to_owned(), timeout);
-                self.note_before_ping(permission, answer.await.map(Reply::Text))?;
+        use Change::{Subscribe, Unsubscribe};
+        use Delivery::{Classic, Sharded};
+        let asked = [
+            (classic, "+unsubscribe", Unsubscribe, Classic),
+            (classic, "+subscribe", Subscribe, Classic),
+            (sharded, "+ssubscribe", Subscribe, Sharded),
+            (sharded, "+sunsubscribe", Unsubscribe, Sharded),
+        ];
+        for (is_asked, permission, change, delivery) in asked {
+            if !is_asked {
+                continue;
             }
-        }
-        if sharded {
-            for answer in connection.subscribe_sharded(&channels, timeout).await {
-                self.note("+ssubscribe", None, answer.map(Reply::Number))?;
+            let answers = connection.change(change, delivery, &channels, timeout);
+            for answer in answers.await {
+                self.note(permission, None, answer.map(Reply::Number))?;
             }
-            let ended = connection.unsubscribe_sharded(&channels[0], timeout);
-            self.note("+sunsubscribe", None, ended.await.map(|()| Reply::Nil))?;
         }
         Ok(())
     }
@@ -342,19 +342,6 @@ impl Asked<'_> {
     async fn open_channels(&self) -> Result<(ChannelConnection, Task), Error> {
         let opened = ChannelConnection::open(&self.settings, Arc::new(|_| {})).await;
         opened.map_err(|problem| self.failed(problem))
-    }
-
-    /// The answer to a command and a PING after it is the first refusal of the two.
-    fn note_before_ping(
-        &mut self,
-        permission: &'static str,
-        answer: Result<Reply, ConnectionError>,
-    ) -> Result<(), Error> {
-        let ping = RefusalKind::NoPermission(Denied::Command("+ping".to_owned()));
-        match answer {
-            Err(ConnectionError::Refused(refusal)) if refusal.kind == ping => Ok(()),
-            answer => self.note(permission, None, answer),
-        }
     }
 
     /// `key` is the permission for the key that was named.

@@ -113,14 +113,21 @@ pub enum Role {
 }
 
 /// A change of the channels that a connection listens to.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Change {
-    /// No change.
-    None,
     /// These as well.
-    Subscribe(Vec<Arc<str>>),
+    Subscribe,
     /// These no more.
-    Unsubscribe(Vec<Arc<str>>),
+    Unsubscribe,
+}
+
+/// How the messages of a channel are delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Delivery {
+    /// To all nodes of a cluster.
+    Classic,
+    /// Within a shard of a cluster.
+    Sharded,
 }
 
 /// Something that was heard.
@@ -313,14 +320,13 @@ mod custom {
             timeout: Duration,
         ) -> BoxFuture<'_, Result<Reply, ConnectionError>>;
 
-        /// Sends a change of the channels and a PING with `nonce` in one write; answers with what
-        /// the PING brought back.
-        fn barrier(
+        /// Sends a change of these channels; answers for each of them, in their order.
+        fn change(
             &self,
             change: Change,
-            nonce: String,
+            channels: Vec<Arc<str>>,
             timeout: Duration,
-        ) -> BoxFuture<'_, Result<String, ConnectionError>>;
+        ) -> BoxFuture<'_, Vec<Result<(), ConnectionError>>>;
 
         /// The messages from now on. Asked for once.
         fn messages(&self) -> UnboundedReceiver<PubSubEvent>;

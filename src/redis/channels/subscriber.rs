@@ -1,15 +1,15 @@
 //! The subscriber connection: confirmed subscriptions, and the messages on them.
 //!
-//! One task owns the connection. SUBSCRIBE is sent with a `PING nonce` in one pipeline whose last
-//! reply is awaited: only that distinguishes a refused subscription from a confirmed one. One such
-//! barrier is in flight at a time. Whenever messages may have been missed (a new connection), every waiter is woken.
+//! One task owns the connection, and asks for one change of the channels after the other. Whenever messages may have been
+//! missed (a new connection), every waiter is woken.
 //!
 //! Half of the command timeout is for detecting that a connection is dead, the other half for its
 //! replacement: a call that waits for its subscription survives one silent connection. Of a cluster the next
 //! node is tried beside one that does not respond.
 
+use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -20,12 +20,12 @@ use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, sleep_until};
-use crate::error::{Cause, Error, RefusalKind};
+use crate::error::{Cause, Error};
 use crate::redis::channels::wait::Subscriptions;
 use crate::redis::connection::{ChannelConnection, Failed, Task};
 use crate::redis::settings::Settings;
 use crate::redis::topology::map::Map;
-use crate::redis::transport::{Change, ConnectionError};
+use crate::redis::transport::{Change, ConnectionError, Delivery};
 
 /// Opens the subscriber connection, and starts the task that serves `subscriptions`. It is replaced when
 /// the server is no longer the right one.
@@ -171,7 +171,7 @@ impl Actor {
             () = task.ended() => {}
             // However well it served, it is the wrong server, and the next may be wrong as well.
             () = self.map.context.moved.notified() => return ServingEnd::Useless,
-            OutOfStep(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
+            Unusable(refused_with) = worker.work() => self.subscriptions.set_problem(refused_with),
             successor = self.successor(&worker) => return ServingEnd::Replaced(successor),
         }
         match worker.served.load(Ordering::Relaxed) {
@@ -232,9 +232,9 @@ struct ChannelWorker<'a> {
     actor: &'a Actor,
     server: &'a Arc<str>,
     connection: &'a ChannelConnection,
-    /// A barrier was answered.
+    /// The server has answered.
     served: AtomicBool,
-    /// When the barrier under way was sent.
+    /// When it was asked what it has not answered yet.
     asked_at: Mutex<Option<Instant>>,
     asked: Notify,
 }
@@ -245,176 +245,117 @@ impl ChannelWorker<'_> {
         asked_at.is_some_and(|at| at.elapsed() >= HEDGE_AFTER)
     }
 
-    /// Returns when the connection is out of step and must be replaced.
-    async fn work(&self) -> OutOfStep {
+    /// Returns when the connection must be replaced.
+    async fn work(&self) -> Unusable {
         let subscriptions = &self.actor.subscriptions;
         loop {
             let wanted = subscriptions.take_wanted(BATCH);
-            if !wanted.is_empty() {
-                if let Err(out_of_step) = self.subscribe(wanted).await {
-                    return out_of_step;
-                }
-                continue;
-            }
-            let unwanted = subscriptions.take_unwanted(BATCH);
-            if !unwanted.is_empty() {
-                if let Err(out_of_step) = self.unsubscribe(unwanted).await {
-                    return out_of_step;
-                }
-                continue;
-            }
-            let linger_over = sleep_until(subscriptions.next_unwanted());
-            // While there are messages to miss, a heartbeat detects a silent connection. And one
-            // heartbeat shows whether a new connection is as slow as the last one, before any
-            // caller waits for it.
-            let heartbeat = async {
-                if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
-                    return std::future::pending().await;
-                }
-                tokio::time::sleep(self.actor.map.settings.command_timeout).await;
+            let unwanted = match wanted.is_empty() {
+                true => subscriptions.take_unwanted(BATCH),
+                false => Vec::new(),
             };
-            tokio::select! {
-                biased;
-                () = subscriptions.changed() => {}
-                () = linger_over => {}
-                () = heartbeat => {
-                    if let Err(out_of_step) = self.in_step().await {
-                        return out_of_step;
-                    }
-                }
+            let done = if !wanted.is_empty() {
+                self.subscribe(&wanted).await
+            } else if !unwanted.is_empty() {
+                // Without the permission to unsubscribe, messages keep coming and are ignored.
+                self.change(Change::Unsubscribe, &unwanted).await.map(drop)
+            } else {
+                self.idle().await
+            };
+            if let Err(unusable) = done {
+                return unusable;
             }
         }
     }
 
-    /// Subscribes to all, or finds out which one is refused. `Err`: the connection must be
-    /// replaced.
-    async fn subscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
+    /// Waits until there is something to do.
+    async fn idle(&self) -> Result<(), Unusable> {
         let subscriptions = &self.actor.subscriptions;
-        let cause = match self.barrier(Change::Subscribe(channels.clone())).await? {
-            Barrier::Passed => {
-                for channel in &channels {
-                    subscriptions.subscribed(channel);
-                }
-                return Ok(());
+        let linger_over = sleep_until(subscriptions.next_unwanted());
+        // While there are messages to miss, a heartbeat detects a silent connection. And one
+        // heartbeat shows whether a new connection is as slow as the last one, before any
+        // caller waits for it.
+        let heartbeat = async {
+            if subscriptions.len() == 0 && !self.actor.slow.load(Ordering::Relaxed) {
+                return std::future::pending().await;
             }
-            Barrier::Shifted => return Err(OutOfStep(None)),
-            Barrier::Refused(cause) => cause,
+            tokio::time::sleep(self.actor.map.settings.command_timeout).await;
         };
-        if let Err(out_of_step) = self.in_step().await {
-            // A missing permission stays missing until it is granted: the callers get the error
-            // now. Anything else may be temporary; they wait for the next connection.
-            if let Some(cause) = out_of_step
-                .0
-                .as_ref()
-                .filter(|cause| matches!(cause.refusal, Some(RefusalKind::NoPermission(_))))
-            {
-                for channel in &channels {
-                    subscriptions.refused(channel, cause);
-                }
+        tokio::select! {
+            biased;
+            () = subscriptions.changed() => Ok(()),
+            () = linger_over => Ok(()),
+            () = heartbeat => self.heartbeat().await,
+        }
+    }
+
+    /// A refusal is a sign of life as well.
+    async fn heartbeat(&self) -> Result<(), Unusable> {
+        let timeout = self.actor.answer_timeout();
+        let pong = async { vec![self.connection.ping(timeout).await] };
+        self.answered(pong).await.map(drop)
+    }
+
+    async fn subscribe(&self, channels: &[Arc<str>]) -> Result<(), Unusable> {
+        let answers = self.change(Change::Subscribe, channels).await?;
+        for (channel, answer) in channels.iter().zip(answers) {
+            match answer {
+                Ok(_) => self.actor.subscriptions.subscribed(channel),
+                Err(cause) => self.actor.subscriptions.refused(channel, &cause),
             }
-            return Err(out_of_step);
-        }
-        if let [channel] = channels.as_slice() {
-            subscriptions.refused(channel, &cause);
-            return Ok(());
-        }
-        // One refused channel refuses its whole batch.
-        for channel in channels {
-            Box::pin(self.subscribe(vec![channel])).await?;
         }
         Ok(())
     }
 
-    async fn unsubscribe(&self, channels: Vec<Arc<str>>) -> Result<(), OutOfStep> {
-        match self.barrier(Change::Unsubscribe(channels)).await? {
-            Barrier::Passed => Ok(()),
-            // Without the permission to unsubscribe, messages keep coming and are ignored.
-            Barrier::Refused(_) | Barrier::Shifted => self.in_step().await,
-        }
+    async fn change(
+        &self,
+        change: Change,
+        channels: &[Arc<str>],
+    ) -> Result<Vec<Result<i64, Box<Cause>>>, Unusable> {
+        let timeout = self.actor.answer_timeout();
+        let (connection, delivery) = (self.connection, Delivery::Classic);
+        let answers = connection.change(change, delivery, channels, timeout);
+        self.answered(answers).await
     }
 
-    /// Makes sure that the next reply belongs to the next command: after a refusal the PONG of that
-    /// barrier may still be in flight. `Err`: it does not, or not even PING is permitted.
-    async fn in_step(&self) -> Result<(), OutOfStep> {
-        let mut refused_with = None;
-        for pause in STRAY_REPLY_PAUSES {
-            match self.barrier(Change::None).await? {
-                Barrier::Passed => return Ok(()),
-                Barrier::Refused(cause) => refused_with = Some(cause),
-                // It is dropped if it arrives while no reply is awaited.
-                Barrier::Shifted => tokio::time::sleep(pause).await,
-            }
-        }
-        Err(OutOfStep(refused_with))
-    }
-
-    /// Sends a change and a PING in one pipeline and waits for the PONG.
-    async fn barrier(&self, change: Change) -> Result<Barrier, OutOfStep> {
-        let nonce = format!("redisson-lock-{}", NONCE.fetch_add(1, Ordering::Relaxed));
-        let Self {
-            actor,
-            connection,
-            served,
-            ..
-        } = self;
-        let answer_timeout = actor.answer_timeout();
+    /// Waits for answers, and notes how long the server takes. `Err`: it does not answer, or serves nobody at present.
+    async fn answered<T>(
+        &self,
+        answers: impl Future<Output = Vec<Result<T, ConnectionError>>>,
+    ) -> Result<Vec<Result<T, Box<Cause>>>, Unusable> {
         let since = Instant::now();
         *self.asked_at.lock() = Some(since);
         self.asked.notify_one();
-        let exchange = connection.barrier(change, nonce.clone(), answer_timeout);
-        let answer = tokio::time::timeout(answer_timeout, exchange).await;
+        let answers = answers.await;
         *self.asked_at.lock() = None;
-        let slow = since.elapsed() > actor.map.settings.command_timeout / 2;
-        match answer {
-            Ok(Ok(echo)) => {
-                actor.slow.store(slow, Ordering::Relaxed);
-                if echo != nonce {
-                    return Ok(Barrier::Shifted);
-                }
-                served.store(true, Ordering::Relaxed);
-                actor.subscriptions.set_problem(None);
-                Ok(Barrier::Passed)
-            }
-            Ok(Err(ConnectionError::Refused(refusal))) => Ok(Barrier::Refused(Cause::refused(
-                self.server,
-                refusal.kind,
-                refusal.text,
-            ))),
-            Ok(Err(
-                ConnectionError::NotSent { .. }
-                | ConnectionError::Lost(_)
-                | ConnectionError::NoSockets,
-            )) => Err(OutOfStep(None)),
+        let actor = self.actor;
+        let is_timeout = |answer: &Result<T, _>| matches!(answer, Err(ConnectionError::Timeout(_)));
+        let is_slow = since.elapsed() > actor.map.settings.command_timeout / 2
             // If it was slow rather than dead, its successor gets more time.
-            Ok(Err(ConnectionError::Timeout(_))) | Err(_) => {
-                actor.slow.store(true, Ordering::Relaxed);
-                Err(OutOfStep(None))
+            || answers.iter().any(is_timeout);
+        let answers = answers.into_iter().map(|answer| match answer {
+            Ok(answer) => Ok(Ok(answer)),
+            Err(problem) if problem.is_about_the_command() => {
+                Ok(Err(problem.into_cause(self.server)))
             }
+            Err(problem @ ConnectionError::Refused(_)) => {
+                Err(Unusable(Some(problem.into_cause(self.server))))
+            }
+            Err(_) => Err(Unusable(None)),
+        });
+        let answers: Result<Vec<_>, _> = answers.collect();
+        if answers.is_ok() || is_slow {
+            actor.slow.store(is_slow, Ordering::Relaxed);
         }
+        let answers = answers?;
+        self.served.store(true, Ordering::Relaxed);
+        actor.subscriptions.set_problem(None);
+        Ok(answers)
     }
 }
 
-/// How a barrier was answered.
-enum Barrier {
-    Passed,
-    /// The server refused the change or the PING.
-    Refused(Box<Cause>),
-    /// With the reply to an earlier one.
-    Shifted,
-}
-
-/// The replies on the connection no longer match its commands, it does not answer, or it refuses
-/// even PING, with this message.
-struct OutOfStep(Option<Box<Cause>>);
-
-static NONCE: AtomicU64 = AtomicU64::new(0);
-
-/// How long to wait for a stray reply that may still be in flight, one try after the other.
-const STRAY_REPLY_PAUSES: [Duration; 3] = [
-    Duration::from_millis(5),
-    Duration::from_millis(20),
-    Duration::from_millis(80),
-];
+/// The connection does not answer, or refuses whatever it is asked, with this message.
+struct Unusable(Option<Box<Cause>>);
 
 /// The next node is tried beside one that has not responded by then.
 const HEDGE_AFTER: Duration = Duration::from_millis(250);

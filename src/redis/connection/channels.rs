@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
+use uuid::Uuid;
 
 use super::multiplexed::Multiplexed;
 use super::pushes::{MessageSink, Pushes};
@@ -11,7 +12,7 @@ use super::requests::Replying;
 use super::task::Task;
 use crate::redis::connection::answers::Answer;
 use crate::redis::settings::{Settings, Target};
-use crate::redis::transport::{Arg, Change, ConnectionError, Reply, permitted};
+use crate::redis::transport::{Arg, Change, ConnectionError, Delivery, Reply, permitted};
 #[cfg(feature = "test-util")]
 use crate::redis::transport::{PubSubEvent, Role, TransportConnection};
 
@@ -69,84 +70,52 @@ impl ChannelConnection {
         }
     }
 
-    /// Sends a change of the channels and a PING; returns the PING's echo. The first refusal is the error of all.
-    pub(in crate::redis) async fn barrier(
+    /// Changes each of these channels. Each has an answer of its own: how many of them this connection has now.
+    pub(in crate::redis) async fn change(
         &self,
         change: Change,
-        nonce: String,
-        timeout: Duration,
-    ) -> Result<String, ConnectionError> {
-        let connection = match self {
-            Self::Multiplexed(connection) => connection,
-            #[cfg(feature = "test-util")]
-            Self::Custom(connection) => return connection.barrier(change, nonce, timeout).await,
-        };
-        let until = Instant::now() + timeout;
-        let (words, channels) = match change {
-            Change::None => (SUBSCRIBE, Vec::new()),
-            Change::Subscribe(channels) => (SUBSCRIBE, channels),
-            Change::Unsubscribe(channels) => (UNSUBSCRIBE, channels),
-        };
-        let changes = channels.iter();
-        let changes = changes.map(|channel| connection.change(words, channel, until));
-        let changes: Vec<Replying> = changes.collect();
-        let ping = connection.send("PING", &[Arg::Text(nonce.into())], until, None);
-        let mut refused = Ok(());
-        for change in changes {
-            match by(until, change).await {
-                Ok(_) => {}
-                Err(refusal @ ConnectionError::Refused(_)) => refused = refused.and(Err(refusal)),
-                Err(problem) => return Err(problem),
-            }
-        }
-        let pong = by(until, ping).await;
-        refused?;
-        let echo = match pong? {
-            // So a server of the older version answers beside channels.
-            Reply::List(items) => items.into_iter().next_back(),
-            pong => Some(pong),
-        };
-        let echo = echo.map(Reply::into_text).transpose()?;
-        Ok(echo.flatten().unwrap_or_default())
-    }
-
-    /// Subscribes to sharded channels. Each has an answer of its own: how many of them this connection has now.
-    pub(in crate::redis) async fn subscribe_sharded(
-        &self,
+        delivery: Delivery,
         channels: &[Arc<str>],
         timeout: Duration,
     ) -> Vec<Result<i64, ConnectionError>> {
         let connection = match self {
             Self::Multiplexed(connection) => connection,
             #[cfg(feature = "test-util")]
-            Self::Custom(_) => {
-                let lost = || ConnectionError::Lost("no sharded channels".to_owned());
-                return channels.iter().map(|_| Err(lost())).collect();
+            Self::Custom(connection) => {
+                let answers = connection.change(change, channels.to_vec(), timeout).await;
+                let answers = answers.into_iter();
+                return answers.map(|answer| answer.map(|()| 0)).collect();
             }
         };
-        let until = Instant::now() + timeout;
+        let (until, words) = (Instant::now() + timeout, words(change, delivery));
         let sent = channels.iter();
-        let sent = sent.map(|channel| connection.change(SSUBSCRIBE, channel, until));
-        let mut answers = Vec::new();
-        for answer in sent.collect::<Vec<_>>() {
+        let sent: Vec<Replying> = sent
+            .map(|channel| connection.change(words, channel, until))
+            .collect();
+        let mut answers = Vec::with_capacity(sent.len());
+        for answer in sent {
             answers.push(by(until, answer).await.map(count));
         }
         answers
     }
 
-    pub(in crate::redis) async fn unsubscribe_sharded(
-        &self,
-        channel: &Arc<str>,
-        timeout: Duration,
-    ) -> Result<(), ConnectionError> {
-        match self {
-            Self::Multiplexed(connection) => {
-                let until = Instant::now() + timeout;
-                let answer = connection.change(SUNSUBSCRIBE, channel, until);
-                by(until, answer).await.map(|_| ())
-            }
+    /// Asks for a sign of life.
+    pub(in crate::redis) async fn ping(&self, timeout: Duration) -> Result<(), ConnectionError> {
+        let nonce: Arc<str> = Uuid::new_v4().simple().to_string().into();
+        let args = [Arg::Text(Arc::clone(&nonce))];
+        let pong = match self {
+            Self::Multiplexed(connection) => connection.command("PING", &args, timeout).await,
             #[cfg(feature = "test-util")]
-            Self::Custom(_) => Ok(()),
+            Self::Custom(connection) => connection.command("PING", args.to_vec(), timeout).await,
+        };
+        let echo = match pong? {
+            // So a server of the older version answers beside channels.
+            Reply::List(items) => items.into_iter().next_back(),
+            pong => Some(pong),
+        };
+        match echo {
+            Some(Reply::Text(echo)) if *echo == *nonce => Ok(()),
+            _ => Err(ConnectionError::out_of_step()),
         }
     }
 }
@@ -167,8 +136,12 @@ fn count(confirmation: Reply) -> i64 {
     }
 }
 
-/// A command, and the first word of its confirmation.
-const SUBSCRIBE: (&str, &str) = ("SUBSCRIBE", "subscribe");
-const UNSUBSCRIBE: (&str, &str) = ("UNSUBSCRIBE", "unsubscribe");
-const SSUBSCRIBE: (&str, &str) = ("SSUBSCRIBE", "ssubscribe");
-const SUNSUBSCRIBE: (&str, &str) = ("SUNSUBSCRIBE", "sunsubscribe");
+/// The command, and the first word of its confirmation.
+fn words(change: Change, delivery: Delivery) -> (&'static str, &'static str) {
+    match (change, delivery) {
+        (Change::Subscribe, Delivery::Classic) => ("SUBSCRIBE", "subscribe"),
+        (Change::Subscribe, Delivery::Sharded) => ("SSUBSCRIBE", "ssubscribe"),
+        (Change::Unsubscribe, Delivery::Classic) => ("UNSUBSCRIBE", "unsubscribe"),
+        (Change::Unsubscribe, Delivery::Sharded) => ("SUNSUBSCRIBE", "sunsubscribe"),
+    }
+}

@@ -25,7 +25,7 @@ use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::Settings;
 use crate::redis::settings::address::Address;
 use crate::redis::settings::learned::LearnedAddresses;
-use crate::redis::transport::{Arg, Change, ConnectionError, Reply};
+use crate::redis::transport::{Arg, Change, ConnectionError, Delivery, Reply};
 
 use reports::{Report, SentinelReports};
 
@@ -281,9 +281,11 @@ impl Sentinels {
         let outdated = Arc::clone(&map.context.outdated);
         let heard = Arc::new(move |_| outdated.notify_one());
         let (connection, task) = ChannelConnection::open(&settings, heard).await?;
-        let change = Change::Subscribe(vec!["+switch-master".into()]);
-        let confirmed = connection.barrier(change, "redisson-lock".to_owned(), TIME_LIMIT);
-        confirmed.await?;
+        let channels = ["+switch-master".into()];
+        let subscribed =
+            connection.change(Change::Subscribe, Delivery::Classic, &channels, TIME_LIMIT);
+        let subscribed: Result<Vec<_>, _> = subscribed.await.into_iter().collect();
+        subscribed?;
         Ok((connection, task))
     }
 }

@@ -52,7 +52,6 @@ impl Server {
             answers: VecDeque::new(),
             late: BTreeMap::new(),
             channels: BTreeSet::new(),
-            stale_echo: None,
             messages,
             ended: ended.clone(),
             rng,

@@ -32,9 +32,9 @@ pub(super) enum Command {
         id: i64,
         address: String,
     },
-    Barrier {
+    Change {
         change: Change,
-        nonce: String,
+        channels: Vec<Arc<str>>,
     },
 }
 
@@ -55,7 +55,6 @@ impl Command {
                 within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
             },
             ("CLIENT", [Arg::Fixed("TRACKING"), ..]) => Self::Without("client|tracking"),
-            ("CLIENT", [Arg::Fixed("ID")]) => Self::Without("client|id"),
             ("INFO", _) => Self::Without("info"),
             (
                 "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
@@ -112,7 +111,7 @@ impl Command {
             Self::Wait { .. } => "wait",
             Self::Kill { .. } => "client|kill",
             // Checked where it is executed.
-            Self::Direct(_) | Self::Barrier { .. } => return None,
+            Self::Direct(_) | Self::Change { .. } => return None,
         })
     }
 }

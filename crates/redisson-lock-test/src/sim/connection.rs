@@ -128,19 +128,26 @@ impl TransportConnection for Connection {
         Box::pin(self.exchange(command, timeout, delay))
     }
 
-    fn barrier(
+    fn change(
         &self,
         change: Change,
-        nonce: String,
+        channels: Vec<Arc<str>>,
         timeout: Duration,
-    ) -> BoxFuture<'_, Result<String, ConnectionError>> {
+    ) -> BoxFuture<'_, Vec<Result<(), ConnectionError>>> {
         Box::pin(async move {
-            let barrier = Command::Barrier { change, nonce };
+            let count = channels.len();
+            let change = Command::Change { change, channels };
             // Without a delay: a message that comes after the answer would overtake it.
-            match self.exchange(barrier, timeout, None).await? {
-                Reply::Text(echo) => Ok(echo),
-                other => panic!("a barrier answers with its nonce: {other:?}"),
-            }
+            let answers = match self.exchange(change, timeout, None).await {
+                Ok(Reply::List(answers)) => answers.into_iter(),
+                Ok(other) => panic!("an answer for each channel: {other:?}"),
+                Err(problem) => return vec![Err(problem); count],
+            };
+            let answers = answers.map(|answer| match answer {
+                Reply::Text(refused) => Err(ConnectionError::refused(refused)),
+                _ => Ok(()),
+            });
+            answers.collect()
         })
     }
 

@@ -118,7 +118,9 @@ impl Server {
                 )))
             }
             Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
-            Command::Barrier { change, nonce } => state.change_channels(serial, &change, nonce),
+            Command::Change { change, channels } => {
+                state.change_channels(serial, change, &channels)
+            }
         };
         state.answer(serial, answer, answered);
     }

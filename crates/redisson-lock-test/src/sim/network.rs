@@ -3,6 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -117,8 +118,6 @@ pub(super) struct Wire {
     /// killed.
     pub(super) late: BTreeMap<u64, Written>,
     pub(super) channels: BTreeSet<String>,
-    /// After a refused SUBSCRIBE the answers are shifted by one, once.
-    pub(super) stale_echo: Option<String>,
     pub(super) messages: mpsc::UnboundedSender<PubSubEvent>,
     pub(super) ended: CancellationToken,
     pub(super) rng: Rng,
@@ -255,50 +254,44 @@ impl Network {
         }
     }
 
+    /// Answers for each channel: a number, or the text of an error.
     pub(super) fn change_channels(
         &mut self,
         serial: u64,
-        change: &Change,
-        nonce: String,
+        change: Change,
+        channels: &[Arc<str>],
     ) -> Answered {
-        let refused = self.refused_change(serial, change);
-        let may_ping = self.may_call(serial, "ping");
+        let refused = channels.iter();
+        let refused = refused.map(|channel| self.refused_change(serial, change, channel));
+        let refused: Vec<_> = refused.collect();
         let Some(wire) = self.wires.get_mut(&serial) else {
             return Err(String::new());
         };
-        if let Some(text) = refused {
-            wire.stale_echo = Some(nonce);
-            return Err(text);
-        }
-        match change {
-            Change::Subscribe(names) => wire
-                .channels
-                .extend(names.iter().map(|name| name.to_string())),
-            Change::Unsubscribe(names) => wire
-                .channels
-                .retain(|name| !names.iter().any(|other| **other == **name)),
-            Change::None => {}
-        }
-        if !may_ping {
-            return Err(rights::no_command("ping"));
-        }
-        Ok(Reply::Text(wire.stale_echo.take().unwrap_or(nonce)))
+        let answers = channels.iter().zip(refused).map(|(channel, refused)| {
+            if let Some(text) = refused {
+                return Reply::Text(text);
+            }
+            match change {
+                Change::Subscribe => _ = wire.channels.insert(channel.to_string()),
+                Change::Unsubscribe => _ = wire.channels.remove(&**channel),
+            }
+            Reply::Number(1)
+        });
+        Ok(Reply::List(answers.collect()))
     }
 
-    /// One refused channel refuses the whole command.
-    fn refused_change(&self, serial: u64, change: &Change) -> Option<String> {
-        let (command, names) = match change {
-            Change::None => return None,
-            Change::Subscribe(names) => ("subscribe", &names[..]),
-            // Whatever the channels: what was subscribed to was permitted.
-            Change::Unsubscribe(_) => ("unsubscribe", &[][..]),
+    fn refused_change(&self, serial: u64, change: Change, channel: &str) -> Option<String> {
+        let command = match change {
+            Change::Subscribe => "subscribe",
+            Change::Unsubscribe => "unsubscribe",
         };
         if !self.may_call(serial, command) {
             return Some(rights::no_command(command));
         }
         let rights = self.rights.get(&self.wires[&serial].client)?;
-        let may_use_all = names.iter().all(|name| rights.may_use(name));
-        (!may_use_all).then(rights::no_channel)
+        // What was subscribed to was permitted.
+        let is_refused = change == Change::Subscribe && !rights.may_use(channel);
+        is_refused.then(rights::no_channel)
     }
 
     /// CLIENT KILL: nothing of that connection is executed any more.

@@ -190,49 +190,15 @@ fn a_waiter_whose_channel_was_refused_once_is_woken_by_an_unlock() {
 }
 
 #[test]
-fn without_the_right_to_ping_callers_are_told_so_and_connections_get_rarer() {
+fn a_refused_heartbeat_is_a_sign_of_life() {
     play(true, async |fixture| {
-        assert!(fixture.java_locks(JAVA));
         fixture.world.deny(0, "ping", true);
         let before = connected(&fixture, Role::Messages);
-        let start = Instant::now();
-        while start.elapsed() < ms(10_000) {
-            let reported = fixture.task(0).lock().await.map(drop);
-            let named = matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping");
-            assert!(named, "after {:?}: {reported:?}", start.elapsed());
-        }
-        let connections = connected(&fixture, Role::Messages) - before;
-        assert!(
-            (10..20).contains(&connections),
-            "{connections} connections in 10 s"
-        );
-        // Granted: the next session serves.
-        fixture.world.deny(0, "ping", false);
-        tokio::time::sleep(ms(1_100)).await;
-        let waiting = begin(lock(&fixture.task(0))).await;
-        tokio::time::sleep(ms(50)).await;
+        let waiting = waiting(&fixture).await;
+        tokio::time::sleep(ms(5_000)).await;
+        assert_eq!(connected(&fixture, Role::Messages), before);
         java_unlocks(&fixture);
         has_it_within(ms(20), waiting).await;
-    });
-}
-
-#[test]
-fn a_waiter_is_told_when_the_right_to_ping_is_taken_away() {
-    play(true, async |fixture| {
-        let waiting = waiting(&fixture).await;
-        fixture.world.deny(0, "ping", true);
-        let start = Instant::now();
-        let reported = end(waiting).await.map(drop);
-        // With the next heartbeat.
-        assert!(
-            start.elapsed() < ms(1_200),
-            "after {:?}: {reported:?}",
-            start.elapsed()
-        );
-        assert!(
-            matches!(&reported, Err(Error::PermissionDenied { permission, .. }) if permission == "+ping"),
-            "{reported:?}"
-        );
     });
 }
 

@@ -17,7 +17,7 @@ use crate::redis::channels::wait::Subscriptions;
 use crate::redis::connection::{ChannelConnection, Task};
 use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
-use crate::redis::transport::ConnectionError;
+use crate::redis::transport::{Change, ConnectionError, Delivery};
 
 /// The state that all tasks share.
 pub(super) struct Common {
@@ -74,7 +74,7 @@ impl Orders {
         let all = self.subscribe.len().min(BATCH);
         let subscribe: Vec<_> = self.subscribe.drain(..all).collect();
         subscribed.extend(subscribe.iter().cloned());
-        let all = self.unsubscribe.len().min(UNSUBSCRIBED_AT_ONCE);
+        let all = self.unsubscribe.len().min(BATCH);
         let unsubscribe = self.unsubscribe.drain(..all);
         let is_there = |name: &Arc<str>| subscribed.remove(name);
         (subscribe, unsubscribe.filter(is_there).collect())
@@ -194,14 +194,12 @@ impl ShardTask {
                 }
                 *served = true;
             }
-            for name in unsubscribe {
-                match connection
-                    .unsubscribe_sharded(&name, self.time_limit())
-                    .await
-                {
-                    Ok(()) | Err(ConnectionError::Refused(_)) => {}
-                    Err(_) => return,
-                }
+            let answers = self.change(connection, Change::Unsubscribe, &unsubscribe);
+            let is_answered = |answer: &Result<i64, ConnectionError>| {
+                matches!(answer, Ok(_) | Err(ConnectionError::Refused(_)))
+            };
+            if !answers.await.iter().all(is_answered) {
+                return;
             }
             if Instant::now() >= heartbeat {
                 if !self.has_all(connection).await {
@@ -215,13 +213,21 @@ impl ShardTask {
         }
     }
 
+    async fn change(
+        &self,
+        connection: &ChannelConnection,
+        change: Change,
+        names: &[Arc<str>],
+    ) -> Vec<Result<i64, ConnectionError>> {
+        let (delivery, limit) = (Delivery::Sharded, self.time_limit());
+        connection.change(change, delivery, names, limit).await
+    }
+
     /// Subscribes to all, and says of each what became of it. `false`: the connection is of no use.
     async fn subscribe(&mut self, connection: &ChannelConnection, names: &[Arc<str>]) -> bool {
-        let exchange = connection.subscribe_sharded(names, self.time_limit());
-        let answers = tokio::time::timeout(self.time_limit(), exchange).await;
-        let Ok(answers) = answers else { return false };
+        let answers = self.change(connection, Change::Subscribe, names).await;
         let mut refused = Vec::new();
-        let mut usable = answers.len() == names.len();
+        let mut usable = true;
         for (name, answer) in names.iter().zip(answers) {
             match answer {
                 Ok(_) => {
@@ -264,11 +270,9 @@ impl ShardTask {
         let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {
             return true;
         };
-        let exchange = connection.subscribe_sharded(std::slice::from_ref(&next), self.time_limit());
-        let answers = tokio::time::timeout(self.time_limit(), exchange).await;
-        let count = answers
-            .ok()
-            .and_then(|answers| answers.into_iter().next()?.ok());
+        let probed = std::slice::from_ref(&next);
+        let mut answers = self.change(connection, Change::Subscribe, probed).await;
+        let count = answers.pop().and_then(Result::ok);
         self.common.subscriptions.message(&next);
         self.probed = next;
         // More of them are on their way to another server.
@@ -294,9 +298,6 @@ fn is_elsewhere(refusal: &RefusalKind) -> bool {
 
 /// Names in one pipeline.
 const BATCH: usize = 500;
-
-/// Each takes a round trip, which those wait for who subscribe.
-const UNSUBSCRIBED_AT_ONCE: usize = 20;
 
 /// Before a channel that was sent elsewhere is tried again.
 const MOVED_PAUSE: Duration = Duration::from_millis(50);
@@ -371,25 +372,6 @@ mod tests {
     }
 
     #[test]
-    fn many_are_unsubscribed_from_little_by_little() {
-        let (mut orders, mut subscribed) = (Orders::default(), BTreeSet::new());
-        let names: Vec<_> = (0..30).map(|nth| name(&format!("{nth:02}"))).collect();
-        for name in &names {
-            orders.subscribe(Arc::clone(name));
-        }
-        orders.take(&mut subscribed);
-        for name in &names {
-            orders.unsubscribe(Arc::clone(name));
-        }
-        let (_, first) = orders.take(&mut subscribed);
-        assert_eq!(first, names[..UNSUBSCRIBED_AT_ONCE]);
-        orders.subscribe(Arc::clone(&names[25]));
-        let (_, second) = orders.take(&mut subscribed);
-        assert_eq!(second.len(), 9);
-        assert_eq!(subscribed, BTreeSet::from([Arc::clone(&names[25])]));
-    }
-
-    #[test]
     fn orders_of_either_kind_are_to_be_done() {
         let work = Work::default();
         assert!(!work.has_orders());
@@ -423,8 +405,11 @@ mod tests {
         assert!(task.subscribe(&connection, &names).await);
         task.subscribed = names[..3].iter().cloned().collect();
         for lost in &names[..3] {
-            let ended = connection.unsubscribe_sharded(lost, TIME_LIMIT).await;
-            ended.expect("it is subscribed to");
+            let lost_one = std::slice::from_ref(lost);
+            let ended = task
+                .change(&connection, Change::Unsubscribe, lost_one)
+                .await;
+            assert!(ended[0].is_ok(), "it is subscribed to");
             for _ in 0..3 {
                 assert!(task.has_all(&connection).await);
             }

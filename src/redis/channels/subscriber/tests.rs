@@ -65,23 +65,6 @@ async fn an_answer_is_the_end_of_the_reason() {
         asked_at: Mutex::new(None),
         asked: Notify::new(),
     };
-    assert!(worker.in_step().await.is_ok());
+    assert!(worker.heartbeat().await.is_ok());
     assert_eq!(problem(&actor), None);
-}
-
-#[tokio::test]
-async fn a_waiter_learns_that_not_even_ping_is_permitted() {
-    let server = Server::start();
-    let user = [
-        "ACL", "SETUSER", "mute", "on", ">x", "~*", "&*", "+@all", "-ping",
-    ];
-    server.control().run(&user);
-    let actor = actor(&format!("redis://mute:x@127.0.0.1:{}", server.port));
-    assert_eq!(problem(&actor), None);
-    let opened = actor.open(&actor.map.settings).await;
-    let mut session = opened.expect("it responds");
-    let end = tokio::time::timeout(TIME_LIMIT * 4, actor.serve(&mut session)).await;
-    assert!(matches!(end, Ok(ServingEnd::Useless)));
-    let problem = problem(&actor).expect("it was refused");
-    assert!(problem.contains("ping"), "{problem}");
 }
