@@ -132,7 +132,6 @@ async fn without_a_right_of_the_subscriber_a_waiter_is_told_which_and_connection
     let server = TestServer::new();
     let mut control = server.control();
     for (missing, named) in [
-        ("-ping", "+ping"),
         ("-subscribe", "+subscribe"),
         ("resetchannels", "&redisson_lock__channel:{a}"),
     ] {
