@@ -181,8 +181,6 @@ async fn an_old_listener_is_found_by_a_release_of_a_slot_on_its_way() {
 #[tokio::test]
 async fn a_subscription_that_is_gone_without_a_change_of_the_map_is_noticed() {
     let cluster = Cluster::start(false).await;
-    // The heartbeat subscribes to one channel again. Of two, one is noticed by the count that it is answered
-    // with, and the other is woken.
     for other in ["a", "z"] {
         let client = connect(&cluster, Announce::Sharded).await;
         there_and_back(&cluster, client, other).await;
@@ -221,9 +219,9 @@ async fn there_and_back(cluster: &Cluster, client: LockClient, other: &str) {
     client.close(Duration::ZERO).await;
 }
 
-/// A message that was published between the loss of a subscription and the next heartbeat is heard by nobody.
+/// A message that was published between the loss of a subscription and the next one is heard by nobody.
 #[tokio::test]
-async fn a_message_that_nobody_has_heard_costs_a_heartbeat_and_no_lease() {
+async fn a_message_that_nobody_has_heard_costs_no_lease() {
     let cluster = Cluster::start(false).await;
     let client = connect(&cluster, Announce::Sharded).await;
     let key = cluster.key_at(0, "unheard");
@@ -248,7 +246,6 @@ fn ids_of_listeners(cluster: &Cluster) -> Vec<String> {
     listening.filter_map(id).collect()
 }
 
-/// Who has subscribed there is told by nothing but an answer that is missing.
 #[tokio::test]
 async fn a_slot_that_nobody_has_for_a_while_is_listened_to_again() {
     let settings = ["--cluster-require-full-coverage", "no"];
@@ -263,16 +260,11 @@ async fn a_slot_that_nobody_has_for_a_while_is_listened_to_again() {
     // An attempt while nobody has the slot fails.
     let waiter = wait_for_lock(client.lock(&key).retry_for(ms(60_000)));
     is_waiting(&cluster, &client, &key, Announce::Sharded).await;
-    let listening = ids_of_listeners(&cluster);
-    assert_eq!(listening.len(), 1);
     for nth in 0..3 {
         cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
     }
-    let replaced = || {
-        let list = cluster.control(0).run(&["CLIENT", "LIST"]);
-        !list.lines().any(|line| line.starts_with(&listening[0]))
-    };
-    eventually("the client has noticed", ms(7_000), replaced).await;
+    // In this time the client is refused several times.
+    tokio::time::sleep(ms(1_000)).await;
     // The others learn of it from this one.
     cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
     let subscribed = || {
@@ -394,11 +386,11 @@ async fn a_subscription_that_went_with_its_slot_is_made_anew() {
         cluster.control(nth).run(&words).ends_with(" 1")
     };
     eventually("it listens", ms(5_000), || subscribed_at(0)).await;
-    let heartbeats = || cluster.control(0).calls("ssubscribe");
+    let heartbeats = || cluster.control(0).calls("ping");
     let before = heartbeats();
     eventually("a heartbeat", ms(5_000), || heartbeats() > before).await;
     cluster.move_slot(slot(&key), 0, 1);
-    // The client hears of it long before the next heartbeat.
+    // The client hears of it from the server and by a refused call.
     let free = client.lock(&*key).try_lock().await.expect("answered");
     assert!(free.is_none());
     eventually("it listens at the new owner", ms(7_000), || {

@@ -44,7 +44,7 @@ impl Two {
 
     async fn queued(&mut self, owners: i64) {
         let control = &mut self.control;
-        eventually("they queue", ms(5_000), || queued(control) == owners).await;
+        eventually("they queue", ms(20_000), || queued(control) == owners).await;
     }
 
     fn lock(&self, client: usize) -> Lock {

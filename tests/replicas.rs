@@ -857,7 +857,8 @@ async fn one_wait_confirms_a_batch_of_renewals() {
     println!("{renewed} renewals, {waits} times WAIT");
     assert!(renewed >= LOCKS * 4, "{renewed}");
     assert!(waits > 0, "somebody was asked");
-    assert!(waits * 20 < renewed as i64, "{waits} for {renewed}");
+    // A server before Redis 7.2 gets 25 locks in a call.
+    assert!(waits * 10 < renewed as i64, "{waits} for {renewed}");
     assert!(guards.iter().all(|guard| !guard.is_lost()));
     assert!(!plain.is_lost());
     client.close(Duration::ZERO).await;

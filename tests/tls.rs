@@ -330,7 +330,7 @@ async fn a_connection_by_tls_is_replaced_and_calls_say_when_the_certificate_has_
     assert_eq!(told, EXPIRED);
 }
 
-/// The connection for commands lives on: only that for channels, which fred makes, meets the new certificate.
+/// The connection for commands lives on: only that for channels meets the new certificate.
 #[tokio::test]
 async fn a_call_that_cannot_hear_messages_says_when_the_certificate_has_expired() {
     let (server, authority, folder) = server_for(&["localhost"], NOW);

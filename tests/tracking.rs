@@ -362,6 +362,8 @@ async fn more_changes_than_can_be_looked_at_are_left_to_the_renewals() {
         1
     );
     drop(guards);
+    let is_released = || client.stats().releasing == 0;
+    eventually("all are released", ms(30_000), is_released).await;
     server.finish([client]).await;
 }
 
@@ -472,6 +474,7 @@ async fn the_writes_for_replicas_do_not_end_the_reports() {
     let set = |builder: redisson_lock::LockClientBuilder| {
         builder
             .watchdog_timeout(WATCHDOG)
+            .command_timeout(ms(9_000))
             .sync_replicas(1, ms(2_000))
     };
     let client = server.client_with(set).await;
@@ -479,7 +482,7 @@ async fn the_writes_for_replicas_do_not_end_the_reports() {
     for nth in 0..4_000 {
         // With 4,000 at the same time, some wait for their replica for longer than two seconds.
         let lock = client.lock(format!("{nth}")).owned_by(&client.owner());
-        let lock = lock.retry_for(ms(20_000));
+        let lock = lock.retry_for(ms(40_000));
         tasks.spawn(async move { lock.lock().await.expect("free") });
     }
     let guards = tasks.join_all().await;

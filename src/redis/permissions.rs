@@ -328,7 +328,7 @@ impl Asked<'_> {
             }
             let answers = connection.change(change, delivery, &channels, timeout);
             for answer in answers.await {
-                self.note(permission, None, answer.map(Reply::Number))?;
+                self.note(permission, None, answer.map(|()| Reply::Nil))?;
             }
         }
         Ok(())

@@ -116,7 +116,7 @@ pub(super) struct Server {
 }
 
 impl Settings {
-    /// Over connections that are not fred's.
+    /// Over the connections of a test.
     #[cfg(feature = "test-util")]
     pub(crate) fn over(
         transport: Arc<dyn Transport>,

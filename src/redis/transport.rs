@@ -136,8 +136,12 @@ pub enum PubSubEvent {
     /// A message on this channel.
     Message(String),
     /// This many messages came faster than they were read.
+    #[cfg(feature = "test-util")]
     Missed(u64),
+    /// The server has ended the subscription to this channel.
+    Unsubscribed(String),
     /// Nothing more will be heard.
+    #[cfg(feature = "test-util")]
     End,
 }
 

@@ -1,9 +1,7 @@
 //! Sharded channels of a cluster: each is subscribed to at the primary that has its slot.
 //!
 //! One task assigns channels to primaries and follows the map; each primary with channels has a task with
-//! a connection of its own. A server that gives a slot away ends the subscriptions to its channels with a
-//! message that fred does not hand on, so a heartbeat subscribes to one channel again and compares how many
-//! this connection has by the answer with how many it should have.
+//! a connection of its own. A server that gives a slot away ends the subscriptions to its channels, and says so.
 
 mod shard;
 

@@ -300,7 +300,7 @@ impl ChannelWorker<'_> {
         let answers = self.change(Change::Subscribe, channels).await?;
         for (channel, answer) in channels.iter().zip(answers) {
             match answer {
-                Ok(_) => self.actor.subscriptions.subscribed(channel),
+                Ok(()) => self.actor.subscriptions.subscribed(channel),
                 Err(cause) => self.actor.subscriptions.refused(channel, &cause),
             }
         }
@@ -311,7 +311,7 @@ impl ChannelWorker<'_> {
         &self,
         change: Change,
         channels: &[Arc<str>],
-    ) -> Result<Vec<Result<i64, Box<Cause>>>, Unusable> {
+    ) -> Result<Vec<Result<(), Box<Cause>>>, Unusable> {
         let timeout = self.actor.answer_timeout();
         let (connection, delivery) = (self.connection, Delivery::Classic);
         let answers = connection.change(change, delivery, channels, timeout);
@@ -319,22 +319,23 @@ impl ChannelWorker<'_> {
     }
 
     /// Waits for answers, and notes how long the server takes. `Err`: it does not answer, or serves nobody at present.
-    async fn answered<T>(
+    async fn answered(
         &self,
-        answers: impl Future<Output = Vec<Result<T, ConnectionError>>>,
-    ) -> Result<Vec<Result<T, Box<Cause>>>, Unusable> {
+        answers: impl Future<Output = Vec<Result<(), ConnectionError>>>,
+    ) -> Result<Vec<Result<(), Box<Cause>>>, Unusable> {
         let since = Instant::now();
         *self.asked_at.lock() = Some(since);
         self.asked.notify_one();
         let answers = answers.await;
         *self.asked_at.lock() = None;
         let actor = self.actor;
-        let is_timeout = |answer: &Result<T, _>| matches!(answer, Err(ConnectionError::Timeout(_)));
+        let is_timeout =
+            |answer: &Result<(), _>| matches!(answer, Err(ConnectionError::Timeout(_)));
         let is_slow = since.elapsed() > actor.map.settings.command_timeout / 2
             // If it was slow rather than dead, its successor gets more time.
             || answers.iter().any(is_timeout);
         let answers = answers.into_iter().map(|answer| match answer {
-            Ok(answer) => Ok(Ok(answer)),
+            Ok(()) => Ok(Ok(())),
             Err(problem) if problem.is_about_the_command() => {
                 Ok(Err(problem.into_cause(self.server)))
             }
@@ -360,7 +361,7 @@ struct Unusable(Option<Box<Cause>>);
 /// The next node is tried beside one that has not responded by then.
 const HEDGE_AFTER: Duration = Duration::from_millis(250);
 
-/// Names in one SUBSCRIBE.
+/// Channels that are changed together.
 const BATCH: usize = 500;
 
 #[cfg(test)]

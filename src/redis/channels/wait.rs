@@ -254,7 +254,11 @@ impl Subscriptions {
         let this = Arc::clone(self);
         Arc::new(move |event| match event {
             PubSubEvent::Message(channel) => this.message(&channel),
-            PubSubEvent::Missed(_) => this.missed(),
+            // The server says so of sharded channels alone.
+            PubSubEvent::Unsubscribed(_) => {}
+            #[cfg(feature = "test-util")]
+            PubSubEvent::Missed(_) => this.missed_of(|_| true),
+            #[cfg(feature = "test-util")]
             PubSubEvent::End => {}
         })
     }
@@ -262,11 +266,6 @@ impl Subscriptions {
     pub(crate) fn message(&self, name: &str) {
         let signal = self.signals(|channels| channels.get(name).map(Channel::signal));
         signal.iter().for_each(|signal| signal.bump());
-    }
-
-    /// Messages may have been missed on every channel.
-    pub(crate) fn missed(&self) {
-        self.missed_of(|_| true);
     }
 
     /// Messages may have been missed on these channels.

@@ -31,18 +31,19 @@ impl ChannelConnection {
     ) -> Result<(Self, Task), ConnectionError> {
         settings.check_port()?;
         let timeout = settings.command_timeout;
+        let until = Instant::now() + timeout;
         match &settings.target {
             Target::Server(server) => {
                 let (connection, task) = Multiplexed::open(server, timeout).await?;
                 connection.tell(Pushes::Channels(heard));
                 if let Some(name) = &settings.client_name {
                     let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
-                    let named = connection.command("CLIENT", &words, timeout);
+                    let named = by(until, connection.send("CLIENT", &words, until, None));
                     named.await?.into_text()?;
                 }
                 // In the older version of the protocol a connection with channels accepts little else, no password either.
-                let hello = connection.command("HELLO", &[Arg::Number(3)], timeout);
-                permitted(hello.await)?;
+                let hello = connection.send("HELLO", &[Arg::Number(3)], until, None);
+                permitted(by(until, hello).await)?;
                 Ok((Self::Multiplexed(connection), task))
             }
             #[cfg(feature = "test-util")]
@@ -70,21 +71,19 @@ impl ChannelConnection {
         }
     }
 
-    /// Changes each of these channels. Each has an answer of its own: how many of them this connection has now.
+    /// Changes each of these channels. Each has an answer of its own.
     pub(in crate::redis) async fn change(
         &self,
         change: Change,
         delivery: Delivery,
         channels: &[Arc<str>],
         timeout: Duration,
-    ) -> Vec<Result<i64, ConnectionError>> {
+    ) -> Vec<Result<(), ConnectionError>> {
         let connection = match self {
             Self::Multiplexed(connection) => connection,
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => {
-                let answers = connection.change(change, channels.to_vec(), timeout).await;
-                let answers = answers.into_iter();
-                return answers.map(|answer| answer.map(|()| 0)).collect();
+                return connection.change(change, channels.to_vec(), timeout).await;
             }
         };
         let (until, words) = (Instant::now() + timeout, words(change, delivery));
@@ -94,7 +93,7 @@ impl ChannelConnection {
             .collect();
         let mut answers = Vec::with_capacity(sent.len());
         for answer in sent {
-            answers.push(by(until, answer).await.map(count));
+            answers.push(by(until, answer).await.map(drop));
         }
         answers
     }
@@ -123,17 +122,6 @@ impl ChannelConnection {
 async fn by(until: Instant, answer: Replying) -> Answer {
     let answer = timeout_at(until, answer).await;
     answer.unwrap_or_else(|_| Err(ConnectionError::silent()))
-}
-
-/// The last part of `["ssubscribe", name, count]`.
-fn count(confirmation: Reply) -> i64 {
-    match confirmation {
-        Reply::List(items) => match items.last() {
-            Some(Reply::Number(count)) => *count,
-            _ => 0,
-        },
-        _ => 0,
-    }
 }
 
 /// The command, and the first word of its confirmation.

@@ -1,4 +1,4 @@
-//! Drives a connection for commands: a writer that commands of many callers share, and a reader that completes
+//! Drives a connection: a writer that commands of many callers share, and a reader that completes
 //! requests in their order.
 //!
 //! The reader and the writer are tasks of their own. A task that is woken runs after the one that has woken it, on the same
@@ -251,6 +251,11 @@ pub(super) fn complete(
             (Arrived::Push(push), Some(pushes)) => (push, pushes),
             (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.are_pushed(&reply) => {
                 (reply, pushes)
+            }
+            (Arrived::Reply(Err(refused)), Some(pushes))
+                if pushes.is_late(&refused, &requests.lock()) =>
+            {
+                continue;
             }
             (Arrived::Reply(answer), _) => {
                 let awaited = requests.lock().next_awaited(&answer)?;

@@ -101,19 +101,8 @@ pub(in crate::redis) fn explained(problem: ConnectionError, tls: bool) -> Connec
     }
 }
 
-/// What an operating system says is printed by fred with `Debug`; inside is a sentence.
-fn sentence(text: &str, tls: bool) -> String {
-    let inside = |key: &str| {
-        text.split_once(key)?
-            .1
-            .split_once('"')
-            .map(|(inside, _)| inside)
-    };
-    let said = inside("message: \"").or_else(|| inside("error: \""));
-    let said = said.unwrap_or(text);
-    // What fred makes of a server that hangs up during the handshake.
+fn sentence(said: &str, tls: bool) -> String {
     let hung_up = [
-        "Expected string.",
         "unexpected end of file",
         "Connection reset by peer",
         "tls handshake eof",

@@ -1,4 +1,4 @@
-//! A connection for commands, which all callers share: their commands go out in the order of their first polls, many in
+//! A connection that all callers share: their commands go out in the order of their first polls, many in
 //! one write.
 
 use std::sync::Arc;

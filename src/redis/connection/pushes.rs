@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::requests::Requests;
+use crate::error::RefusalKind;
 use crate::redis::reports::LaneReports;
-use crate::redis::transport::{PubSubEvent, Reply};
+use crate::redis::transport::{ConnectionError, PubSubEvent, Refusal, Reply};
 
 /// Called with each message. It is called by the reader of the connection, so it waits for nothing.
 pub(in crate::redis) type MessageSink = Arc<dyn Fn(PubSubEvent) + Send + Sync>;
@@ -22,18 +24,30 @@ impl Pushes {
             && kind(reply).is_some_and(|kind| ABOUT_CHANNELS.contains(&kind))
     }
 
+    /// Whether a reply is a second one to `SUNSUBSCRIBE`. A server that gives the slot away ends the subscription, which
+    /// looks like the confirmation, and then answers that the slot has moved. Nothing else beside channels is answered so.
+    pub(super) fn is_late(&self, refused: &ConnectionError, requests: &Requests) -> bool {
+        let is_moved = |refusal: &Refusal| matches!(refusal.kind, RefusalKind::Moved { .. });
+        matches!(self, Self::Channels(_))
+            && matches!(refused, ConnectionError::Refused(refusal) if is_moved(refusal))
+            && !requests.awaits_confirmation()
+    }
+
     /// A confirmation that nobody awaits says nothing.
     pub(super) fn read(&self, push: Reply) {
         match self {
             Self::Reports(reports) => reports.read(&push),
             Self::Channels(heard) => {
-                if !kind(&push).is_some_and(|kind| MESSAGES.contains(&kind)) {
-                    return;
-                }
+                let event = match kind(&push) {
+                    Some("message" | "smessage") => PubSubEvent::Message,
+                    // Another server has the slot.
+                    Some("sunsubscribe") => PubSubEvent::Unsubscribed,
+                    _ => return,
+                };
                 let Reply::List(items) = push else { return };
                 // A channel whose name is no text is not one of a lock.
                 if let Some(Reply::Text(channel)) = items.into_iter().nth(1) {
-                    heard(PubSubEvent::Message(channel));
+                    heard(event(channel));
                 }
             }
         }
@@ -50,11 +64,9 @@ fn kind(push: &Reply) -> Option<&str> {
     }
 }
 
-const MESSAGES: [&str; 2] = ["message", "smessage"];
-
 const ABOUT_CHANNELS: [&str; 6] = [
-    MESSAGES[0],
-    MESSAGES[1],
+    "message",
+    "smessage",
     "subscribe",
     "unsubscribe",
     "ssubscribe",
@@ -73,8 +85,8 @@ mod tests {
     use crate::redis::connection::answers::Answer;
     use crate::redis::connection::driver::complete;
     use crate::redis::connection::replies::Replies;
-    use crate::redis::connection::requests::{Command, Confirmation, Requests};
-    use crate::redis::transport::{Arg, ConnectionError};
+    use crate::redis::connection::requests::{Command, Confirmation};
+    use crate::redis::transport::Arg;
 
     /// A connection for channels without a socket.
     struct Fixture {
@@ -88,10 +100,7 @@ mod tests {
         fn new() -> Self {
             let heard = Arc::<Mutex<Vec<String>>>::default();
             let hears = Arc::clone(&heard);
-            let hear = move |event| match event {
-                PubSubEvent::Message(channel) => hears.lock().push(channel),
-                other => panic!("{other:?}"),
-            };
+            let hear = move |event| hears.lock().push(format!("{event:?}"));
             Self {
                 requests: Mutex::default(),
                 replies: Replies::default(),
@@ -169,7 +178,7 @@ mod tests {
             fixture.arrives(&parts.concat()).expect("in step");
             assert!(is_confirmed(&mut a) && is_refused(&mut b) && is_confirmed(&mut c));
             assert!(matches!(ping.try_recv(), Ok(Ok(Reply::Text(_)))));
-            assert_eq!(fixture.heard(), ["a", "b"]);
+            assert_eq!(fixture.heard(), [r#"Message("a")"#, r#"Message("b")"#]);
         }
     }
 
@@ -221,21 +230,64 @@ mod tests {
         }
     }
 
-    /// A channel that is no text, one that a server ends by itself, and what a later version may send.
+    /// A subscription that the server ends by itself is one that is lost, and no confirmation of another.
+    #[test]
+    fn the_end_of_a_subscription_is_heard() {
+        for sign in ['>', '*'] {
+            let mut fixture = Fixture::new();
+            let (kind, channel) = ("sunsubscribe", "a".into());
+            let mut own = fixture.add("SUNSUBSCRIBE", Some(Confirmation { kind, channel }));
+            fixture
+                .arrives(&push(sign, "sunsubscribe", "b"))
+                .expect("in step");
+            assert_eq!(fixture.heard(), [r#"Unsubscribed("b")"#]);
+            fixture
+                .arrives(&push(sign, "sunsubscribe", "a"))
+                .expect("in step");
+            assert!(is_confirmed(&mut own) && fixture.heard().is_empty());
+        }
+    }
+
+    /// The end of a subscription by the server looks like the confirmation of its end by this client, which is then refused.
+    #[test]
+    fn a_slot_that_moves_before_its_channel_is_left_shifts_no_reply() {
+        for is_pinged in [false, true] {
+            let mut fixture = Fixture::new();
+            let mut first = fixture.ping();
+            fixture.arrives("+PONG\r\n").expect("in step");
+            assert!(matches!(first.try_recv(), Ok(Ok(_))));
+            let (kind, channel) = ("sunsubscribe", "a".into());
+            let mut own = fixture.add("SUNSUBSCRIBE", Some(Confirmation { kind, channel }));
+            let ping = is_pinged.then(|| fixture.ping());
+            let both = push('>', "sunsubscribe", "a") + "-MOVED 1 127.0.0.1:7001\r\n";
+            fixture.arrives(&both).expect("in step");
+            assert!(is_confirmed(&mut own));
+            if let Some(mut ping) = ping {
+                fixture.arrives("+PONG\r\n").expect("in step");
+                assert!(matches!(ping.try_recv(), Ok(Ok(_))));
+            }
+            let mut next = fixture.subscribe("b");
+            fixture
+                .arrives("-MOVED 1 127.0.0.1:7001\r\n")
+                .expect("in step");
+            assert!(is_refused(&mut next));
+        }
+    }
+
+    /// A channel that is no text, and what a later version may send.
     #[test]
     fn other_pushes_say_nothing() {
         let mut fixture = Fixture::new();
         let mut ping = fixture.ping();
         for text in [
             ">3\r\n+message\r\n$1\r\n\u{1}\r\n".to_owned() + "+x\r\n",
-            push('>', "sunsubscribe", "a"),
             push('>', "invalidate", "a"),
             ">1\r\n+message\r\n".to_owned(),
             ">0\r\n".to_owned(),
         ] {
             fixture.arrives(&text).expect("it says nothing");
         }
-        assert_eq!(fixture.heard(), ["\u{1}"]);
+        assert_eq!(fixture.heard(), [r#"Message("\u{1}")"#]);
         fixture.arrives("+PONG\r\n").expect("in step");
         assert!(matches!(ping.try_recv(), Ok(Ok(_))));
     }

@@ -287,6 +287,12 @@ impl Requests {
         awaited.ok_or_else(ConnectionError::out_of_step)
     }
 
+    /// Whether the next answer is that to a change of the channels.
+    pub(super) fn awaits_confirmation(&self) -> bool {
+        let next = self.awaited.front();
+        next.is_some_and(|awaited| awaited.confirmation.is_some())
+    }
+
     /// Whose confirmation a push is. `None`: no request awaits it next.
     pub(super) fn next_confirmed(&mut self, push: &Reply) -> Option<Awaited> {
         let confirmation = self.awaited.front()?.confirmation.as_ref()?;

@@ -179,7 +179,7 @@ impl Connection {
         timeout: Duration,
         delay: Option<Duration>,
     ) -> Result<Reply, ConnectionError> {
-        // fred hands a command over when its future is polled for the first time, and it then goes
+        // A command is handed over when its future is polled for the first time, and it then goes
         // its way whatever becomes of the future.
         let answered = self.server.write(self.serial, command);
         let patient = async {

@@ -1,7 +1,6 @@
 //! The task of one primary: its connection for sharded channels, and what is subscribed to there.
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use crate::redis::channels::wait::Subscriptions;
 use crate::redis::connection::{ChannelConnection, Task};
 use crate::redis::node::Node;
 use crate::redis::topology::map::Map;
-use crate::redis::transport::{Change, ConnectionError, Delivery};
+use crate::redis::transport::{Change, ConnectionError, Delivery, PubSubEvent};
 
 /// The state that all tasks share.
 pub(super) struct Common {
@@ -45,6 +44,8 @@ pub(super) struct Orders {
     unsubscribe: Vec<Arc<str>>,
     /// The server ends these by itself, and refuses to be asked.
     pub(super) ended: Vec<Arc<str>>,
+    /// The server has ended these.
+    gone: Vec<Arc<str>>,
     pub(super) lost: Vec<Arc<str>>,
 }
 
@@ -71,6 +72,9 @@ impl Orders {
         for name in self.ended.drain(..) {
             subscribed.remove(&name);
         }
+        let gone = self.gone.drain(..);
+        self.lost
+            .extend(gone.filter(|name| subscribed.remove(name)));
         let all = self.subscribe.len().min(BATCH);
         let subscribe: Vec<_> = self.subscribe.drain(..all).collect();
         subscribed.extend(subscribe.iter().cloned());
@@ -84,7 +88,7 @@ impl Orders {
 impl Work {
     fn has_orders(&self) -> bool {
         let orders = self.orders.lock();
-        !orders.subscribe.is_empty() || !orders.unsubscribe.is_empty()
+        !orders.subscribe.is_empty() || !orders.unsubscribe.is_empty() || !orders.gone.is_empty()
     }
 
     pub(super) fn order(&self, order: impl FnOnce(&mut Orders)) {
@@ -103,7 +107,6 @@ impl Shard {
             work: Arc::clone(&work),
             map: Arc::clone(map),
             subscribed: BTreeSet::new(),
-            probed: "".into(),
         };
         let stop = ended.clone();
         map.context.spawn(async move {
@@ -128,8 +131,6 @@ struct ShardTask {
     map: Arc<Map>,
     /// The channels of this connection.
     subscribed: BTreeSet<Arc<str>>,
-    /// The channel that was subscribed to again last.
-    probed: Arc<str>,
 }
 
 impl ShardTask {
@@ -167,7 +168,13 @@ impl ShardTask {
     }
 
     async fn connect(&self) -> Result<(ChannelConnection, Task), ConnectionError> {
-        let heard = self.common.subscriptions.hearing();
+        let (heard, work) = (self.common.subscriptions.hearing(), Arc::clone(&self.work));
+        let heard = Arc::new(move |event| match event {
+            PubSubEvent::Unsubscribed(channel) => {
+                work.order(|orders| orders.gone.push(channel.into()));
+            }
+            event => heard(event),
+        });
         ChannelConnection::open(&self.node.settings(), heard).await
     }
 
@@ -182,12 +189,18 @@ impl ShardTask {
         served
     }
 
-    /// Returns when the connection is of no more use, or has fewer channels than it should have.
+    /// Returns when the connection is of no more use.
     async fn work(&mut self, connection: &ChannelConnection, served: &mut bool) {
         let work = Arc::clone(&self.work);
         let mut heartbeat = Instant::now() + self.time_limit();
         loop {
-            let (subscribe, unsubscribe) = work.orders.lock().take(&mut self.subscribed);
+            let ((subscribe, unsubscribe), has_lost) = {
+                let mut orders = work.orders.lock();
+                (orders.take(&mut self.subscribed), !orders.lost.is_empty())
+            };
+            if has_lost {
+                self.lost_some().await;
+            }
             if !subscribe.is_empty() {
                 if !self.subscribe(connection, &subscribe).await {
                     return;
@@ -195,14 +208,14 @@ impl ShardTask {
                 *served = true;
             }
             let answers = self.change(connection, Change::Unsubscribe, &unsubscribe);
-            let is_answered = |answer: &Result<i64, ConnectionError>| {
+            let is_answered = |answer: &Result<(), ConnectionError>| {
                 matches!(answer, Ok(_) | Err(ConnectionError::Refused(_)))
             };
             if !answers.await.iter().all(is_answered) {
                 return;
             }
             if Instant::now() >= heartbeat {
-                if !self.has_all(connection).await {
+                if !self.subscribed.is_empty() && !self.is_alive(connection).await {
                     return;
                 }
                 heartbeat = Instant::now() + self.time_limit();
@@ -213,12 +226,18 @@ impl ShardTask {
         }
     }
 
+    /// A refusal is a sign of life as well.
+    async fn is_alive(&self, connection: &ChannelConnection) -> bool {
+        let pong = connection.ping(self.time_limit()).await;
+        matches!(pong, Ok(()) | Err(ConnectionError::Refused(_)))
+    }
+
     async fn change(
         &self,
         connection: &ChannelConnection,
         change: Change,
         names: &[Arc<str>],
-    ) -> Vec<Result<i64, ConnectionError>> {
+    ) -> Vec<Result<(), ConnectionError>> {
         let (delivery, limit) = (Delivery::Sharded, self.time_limit());
         connection.change(change, delivery, names, limit).await
     }
@@ -230,7 +249,7 @@ impl ShardTask {
         let mut usable = true;
         for (name, answer) in names.iter().zip(answers) {
             match answer {
-                Ok(_) => {
+                Ok(()) => {
                     self.common.subscriptions.subscribed(name);
                     // A former owner may have confirmed it meanwhile, and missed what came then.
                     self.common.subscriptions.message(name);
@@ -254,29 +273,16 @@ impl ShardTask {
                 self.subscribed.remove(name);
             }
             self.work.orders.lock().lost.extend(refused);
-            self.map.context.outdated.notify_one();
-            // Not immediately: the map has to follow first.
-            tokio::time::sleep(MOVED_PAUSE).await;
-            self.common.lost.notify_one();
+            self.lost_some().await;
         }
         usable
     }
 
-    /// Subscribes to one channel again, each in its turn, and compares how many there are. If it was this one
-    /// that was gone, the count does not tell: its waiters attempt again.
-    async fn has_all(&mut self, connection: &ChannelConnection) -> bool {
-        let behind = (Bound::Excluded(&*self.probed), Bound::Unbounded);
-        let next = self.subscribed.range::<str, _>(behind).next();
-        let Some(next) = next.or_else(|| self.subscribed.first()).cloned() else {
-            return true;
-        };
-        let probed = std::slice::from_ref(&next);
-        let mut answers = self.change(connection, Change::Subscribe, probed).await;
-        let count = answers.pop().and_then(Result::ok);
-        self.common.subscriptions.message(&next);
-        self.probed = next;
-        // More of them are on their way to another server.
-        count.is_some_and(|count| count >= self.subscribed.len() as i64)
+    /// Other servers have the slots of some channels. Not immediately: the map has to follow first.
+    async fn lost_some(&self) {
+        self.map.context.outdated.notify_one();
+        tokio::time::sleep(MOVED_PAUSE).await;
+        self.common.lost.notify_one();
     }
 
     /// Everything is to be subscribed to again, wherever it belongs now.
@@ -337,7 +343,6 @@ mod tests {
             work: Arc::default(),
             map,
             subscribed: BTreeSet::new(),
-            probed: name(""),
         }
     }
 
@@ -372,6 +377,15 @@ mod tests {
     }
 
     #[test]
+    fn what_the_server_has_ended_is_lost_if_it_was_subscribed_to() {
+        let (mut orders, mut subscribed) = (Orders::default(), BTreeSet::from([name("stock")]));
+        orders.gone = vec![name("stock"), name("other"), name("stock")];
+        assert_eq!(orders.take(&mut subscribed), (vec![], vec![]));
+        assert_eq!(orders.lost, [name("stock")]);
+        assert!(subscribed.is_empty() && orders.gone.is_empty());
+    }
+
+    #[test]
     fn orders_of_either_kind_are_to_be_done() {
         let work = Work::default();
         assert!(!work.has_orders());
@@ -393,29 +407,6 @@ mod tests {
         assert_eq!(lost, [name("other"), name("stock")]);
         let notified = tokio::time::timeout(TIME_LIMIT, task.common.lost.notified()).await;
         assert!(notified.is_ok(), "they are to be assigned again");
-    }
-
-    /// The count does not tell while the server still has a channel that is on its way to another one.
-    #[tokio::test]
-    async fn each_channel_has_its_turn_to_be_subscribed_to_again() {
-        let server = Server::start();
-        let (mut task, mut control) = (task(server.port), server.control());
-        let (connection, _task) = task.connect().await.expect("it responds");
-        let names = ["a", "b", "c", "on its way"].map(name);
-        assert!(task.subscribe(&connection, &names).await);
-        task.subscribed = names[..3].iter().cloned().collect();
-        for lost in &names[..3] {
-            let lost_one = std::slice::from_ref(lost);
-            let ended = task
-                .change(&connection, Change::Unsubscribe, lost_one)
-                .await;
-            assert!(ended[0].is_ok(), "it is subscribed to");
-            for _ in 0..3 {
-                assert!(task.has_all(&connection).await);
-            }
-            let listens = control.number(&["SPUBLISH", lost, "0"]);
-            assert_eq!(listens, 1, "{lost} is subscribed to again");
-        }
     }
 
     #[tokio::test]

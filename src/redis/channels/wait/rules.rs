@@ -55,7 +55,7 @@ async fn what_is_heard_after_an_instant_is_a_change_since_then() {
             subscriptions.subscribed("c");
         },
         &|| subscriptions.message("c"),
-        &|| subscriptions.missed(),
+        &|| subscriptions.missed_of(|_| true),
         &|| {
             subscriptions.disconnected();
             subscriptions.take_wanted(9);
@@ -100,7 +100,7 @@ async fn only_an_answer_confirms_and_only_what_is_new_wakes() {
         !is_ready(subscription.changed_since(before)),
         "it was confirmed already"
     );
-    subscriptions.missed();
+    subscriptions.missed_of(|_| true);
     assert!(
         is_ready(subscription.changed_since(before)),
         "on every channel"
@@ -112,7 +112,7 @@ async fn who_waits_is_woken_by_a_message_by_a_gap_and_by_a_refusal() {
     let subscriptions = Arc::new(Subscriptions::default());
     let wakes: [fn(&Subscriptions); 3] = [
         |subscriptions| subscriptions.message("c"),
-        Subscriptions::missed,
+        |subscriptions| subscriptions.missed_of(|_| true),
         |subscriptions| subscriptions.refused("c", &Cause::new(None, "NOPERM")),
     ];
     for wake in wakes {
