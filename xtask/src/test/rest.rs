@@ -13,7 +13,7 @@ use crate::java::{self, Java};
 use crate::tools::{self, EVERYTHING, Server};
 use crate::{Problem, bench, cargo, docs, features, mutants, release, sim};
 
-/// How many simulated schedules of each kind, on one server and in a cluster; the first tier has 200.
+/// How many simulated schedules of each kind, on one server and in a cluster; the first tier has 100.
 const SCHEDULES: &str = "1000";
 
 /// The unit tests of programs that the first tier does not build.

@@ -148,7 +148,7 @@ fn every(roll: fn(u64) -> Program, has_happened: fn(u64, &Counts)) {
         return replay(&roll(seed));
     }
     let first = number("SIM_FIRST").unwrap_or(1);
-    let seeds = number("SIM_SEEDS").unwrap_or(200);
+    let seeds = number("SIM_SEEDS").unwrap_or(100);
     let end = number("SIM_SECONDS").map(Duration::from_secs);
     let start = Instant::now();
     let next = AtomicU64::new(0);
