@@ -263,8 +263,13 @@ async fn a_slot_that_nobody_has_for_a_while_is_listened_to_again() {
     for nth in 0..3 {
         cluster.control(nth).run(&["CLUSTER", "DELSLOTS", &number]);
     }
-    // In this time the client is refused several times.
-    tokio::time::sleep(ms(1_000)).await;
+    let is_refused = || {
+        let stats = cluster.control(0).run(&["INFO", "commandstats"]);
+        let mut lines = stats.lines();
+        let line = lines.find(|line| line.starts_with("cmdstat_ssubscribe:"));
+        line.is_some_and(|line| !line.contains("rejected_calls=0,"))
+    };
+    eventually("the client asks again", ms(7_000), is_refused).await;
     // The others learn of it from this one.
     cluster.control(0).run(&["CLUSTER", "ADDSLOTS", &number]);
     let subscribed = || {

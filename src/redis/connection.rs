@@ -35,7 +35,7 @@ pub(super) use channels::ChannelConnection;
 pub(super) use failed::{Failed, connect_error, explained};
 use multiplexed::Multiplexed;
 pub(super) use pushes::MessageSink;
-use pushes::Pushes;
+use pushes::PushReceiver;
 #[cfg(feature = "test-util")]
 pub(crate) use reply_path::check_reply_path;
 pub(super) use requests::Replying;
@@ -52,26 +52,21 @@ impl Connection {
     /// Connects within the command timeout. The connection lives as long as its task.
     pub(super) async fn open(settings: &Settings) -> Result<(Self, Task), ConnectionError> {
         settings.check_port()?;
-        let (connection, task) = match &settings.target {
+        match &settings.target {
             Target::Server(server) => {
-                let opened = Multiplexed::open(server, settings.command_timeout);
+                let until = Instant::now() + settings.command_timeout;
+                let opened = Multiplexed::open(server, settings.client_name.as_ref(), until);
                 let (connection, task) = opened.await?;
-                (Self::Multiplexed(connection), task)
+                Ok((Self::Multiplexed(connection), task))
             }
             #[cfg(feature = "test-util")]
             Target::Custom(transport) => {
                 let opened = transport.open(Role::Commands, settings.command_timeout);
                 let connection = opened.await?;
                 let task = Task::custom(connection.closed());
-                (Self::Custom(connection.into()), task)
+                Ok((Self::Custom(connection.into()), task))
             }
-        };
-        if let Some(name) = &settings.client_name {
-            let words = [Arg::Fixed("SETNAME"), Arg::Text(name.clone())];
-            let named = connection.command("CLIENT", &words, settings.command_timeout);
-            named.await?.into_text()?;
         }
-        Ok((connection, task))
     }
 
     #[cfg(test)]
@@ -171,7 +166,9 @@ impl Connection {
         timeout: Duration,
     ) -> Result<TrackedCalls, ConnectionError> {
         match self {
-            Self::Multiplexed(connection) => connection.tell(Pushes::Reports(reports)),
+            Self::Multiplexed(connection) => {
+                connection.receive_pushes(PushReceiver::Reports(reports))
+            }
             #[cfg(feature = "test-util")]
             Self::Custom(connection) => {
                 let report = move |key: Option<&str>| reports.add(key);

@@ -214,7 +214,18 @@ const KEY_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
+    use test_support::tokio;
+
     use super::*;
+
+    fn text(text: &str) -> Reply {
+        Reply::Text(text.to_owned())
+    }
+
+    fn reports_of(lane: usize) -> LaneReports {
+        let reports = Arc::new(Reports::new(2));
+        LaneReports { reports, lane }
+    }
 
     #[test]
     fn calls_are_tracked_whole_before_redis_7_2_and_by_a_server_that_does_not_tell_its_version() {
@@ -232,16 +243,6 @@ mod tests {
             assert_eq!(TrackedCalls::by(Some(version)), tracked, "{version}");
         }
         assert_eq!(TrackedCalls::by(None), TrackedCalls::Whole);
-    }
-    use test_support::tokio;
-
-    fn text(text: &str) -> Reply {
-        Reply::Text(text.to_owned())
-    }
-
-    fn reports_of(lane: usize) -> LaneReports {
-        let reports = Arc::new(Reports::new(2));
-        LaneReports { reports, lane }
     }
 
     #[tokio::test]

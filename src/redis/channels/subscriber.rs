@@ -318,7 +318,7 @@ impl ChannelWorker<'_> {
         self.answered(answers).await
     }
 
-    /// Waits for answers, and notes how long the server takes. `Err`: it does not answer, or serves nobody at present.
+    /// Awaits the answers and records whether the server is slow. `Err`: the connection must be replaced.
     async fn answered(
         &self,
         answers: impl Future<Output = Vec<Result<(), ConnectionError>>>,

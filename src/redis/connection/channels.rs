@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use super::multiplexed::Multiplexed;
-use super::pushes::{MessageSink, Pushes};
+use super::pushes::{MessageSink, PushReceiver};
 use super::requests::Replying;
 use super::task::Task;
 use crate::redis::connection::answers::Answer;
@@ -34,13 +34,9 @@ impl ChannelConnection {
         let until = Instant::now() + timeout;
         match &settings.target {
             Target::Server(server) => {
-                let (connection, task) = Multiplexed::open(server, timeout).await?;
-                connection.tell(Pushes::Channels(heard));
-                if let Some(name) = &settings.client_name {
-                    let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
-                    let named = by(until, connection.send("CLIENT", &words, until, None));
-                    named.await?.into_text()?;
-                }
+                let name = settings.client_name.as_ref();
+                let (connection, task) = Multiplexed::open(server, name, until).await?;
+                connection.receive_pushes(PushReceiver::Channels(heard));
                 // In the older version of the protocol a connection with channels accepts little else, no password either.
                 let hello = connection.send("HELLO", &[Arg::Number(3)], until, None);
                 permitted(by(until, hello).await)?;
@@ -131,5 +127,43 @@ fn words(change: Change, delivery: Delivery) -> (&'static str, &'static str) {
         (Change::Subscribe, Delivery::Sharded) => ("SSUBSCRIBE", "ssubscribe"),
         (Change::Unsubscribe, Delivery::Classic) => ("UNSUBSCRIBE", "unsubscribe"),
         (Change::Unsubscribe, Delivery::Sharded) => ("SUNSUBSCRIBE", "sunsubscribe"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use test_support::{stalls, tokio};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that takes its time for each step of the opening does not get the limit for each of them.
+    #[tokio::test]
+    async fn opening_has_one_time_limit() {
+        const LIMIT: Duration = Duration::from_millis(1_000);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        let serve = async {
+            let (mut stream, _) = listener.accept().await.expect("connected");
+            let mut words = vec![0; 1_000];
+            loop {
+                stream.read(&mut words).await.expect("open");
+                tokio::time::sleep(LIMIT * 7 / 10).await;
+                // It may have been closed meanwhile.
+                _ = stream.write_all(b"+OK\r\n").await;
+            }
+        };
+        let url = format!("redis://:password@127.0.0.1:{port}");
+        let settings = Settings::from_url(&url, None, LIMIT, true).expect("valid");
+        let settings = settings.with_client_name(Some("orders"));
+        let start = std::time::Instant::now();
+        let opened = tokio::select! {
+            () = serve => unreachable!("it goes on"),
+            opened = ChannelConnection::open(&settings, Arc::new(|_| {})) => opened,
+        };
+        let took = start.elapsed();
+        assert!(matches!(opened, Err(ConnectionError::Timeout(_))));
+        assert!(took < LIMIT * 13 / 10 + stalls(start), "{took:?}");
     }
 }

@@ -19,7 +19,7 @@ use tokio_util::io::poll_read_buf;
 
 use super::answers::Answer;
 use super::failed::HUNG_UP;
-use super::pushes::Pushes;
+use super::pushes::PushReceiver;
 use super::replies::{Arrived, Replies};
 use super::requests::{Answers, Command, Requests};
 use super::stream::{Stream, failed};
@@ -33,8 +33,7 @@ pub(super) struct DriverShared {
     socket: Mutex<SocketState>,
     /// Locked by the reader while it answers the callers of replies that have arrived together.
     answering: Mutex<()>,
-    /// What hears of the server's pushes.
-    pushes: OnceLock<Pushes>,
+    pushes: OnceLock<PushReceiver>,
 }
 
 #[derive(Default)]
@@ -95,8 +94,8 @@ impl DriverShared {
         Ok(added)
     }
 
-    /// From now on the server's pushes go there.
-    pub(super) fn tell(&self, pushes: Pushes) {
+    /// Sets the receiver of the server's pushes.
+    pub(super) fn receive_pushes(&self, pushes: PushReceiver) {
         // It is set once.
         _ = self.pushes.set(pushes);
     }
@@ -244,14 +243,12 @@ impl Reader {
 pub(super) fn complete(
     replies: &mut Replies,
     requests: &Mutex<Requests>,
-    pushes: Option<&Pushes>,
+    pushes: Option<&PushReceiver>,
 ) -> Result<(), ConnectionError> {
     while let Some(arrived) = replies.next()? {
         let (push, pushes) = match (arrived, pushes) {
             (Arrived::Push(push), Some(pushes)) => (push, pushes),
-            (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.are_pushed(&reply) => {
-                (reply, pushes)
-            }
+            (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.is_push(&reply) => (reply, pushes),
             (Arrived::Reply(Err(refused)), Some(pushes))
                 if pushes.is_late(&refused, &requests.lock()) =>
             {

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::answers::Answer;
 use super::driver::{DriverShared, drive};
 use super::failed::TOO_LONG;
-use super::pushes::Pushes;
+use super::pushes::PushReceiver;
 use super::requests::{Command, Confirmation, Replying};
 use super::stream;
 use super::task::Task;
@@ -26,13 +26,13 @@ use crate::redis::transport::{Arg, CommandWords, ConnectionError};
 pub(in crate::redis) struct Multiplexed(Arc<DriverShared>);
 
 impl Multiplexed {
-    /// Connects within `limit`, with the credentials and the database of the settings. The connection lives as long as its
-    /// task, which dropping this future ends too.
+    /// Connects by `until`, with the credentials and the database of the settings, and with this name. The connection lives
+    /// as long as its task, which dropping this future ends too.
     pub(super) async fn open(
         server: &Server,
-        limit: Duration,
+        name: Option<&Arc<str>>,
+        until: Instant,
     ) -> Result<(Self, Task), ConnectionError> {
-        let until = Instant::now() + limit;
         let shared = Arc::new(DriverShared::default());
         let (opened, outcome) = oneshot::channel();
         // In its task, because tokio panics where a runtime has no sockets.
@@ -61,17 +61,27 @@ impl Multiplexed {
             Err(_) => return Err(too_long()),
         }
         let connection = Self(shared);
-        let settled = timeout_at(until, connection.settle(server, until)).await;
+        let settled = timeout_at(until, connection.settle(server, name, until)).await;
         settled.map_err(|_| too_long())??;
         Ok((connection, task))
     }
 
     /// Who the client is, and which database it means.
-    async fn settle(&self, server: &Server, until: Instant) -> Result<(), ConnectionError> {
+    async fn settle(
+        &self,
+        server: &Server,
+        name: Option<&Arc<str>>,
+        until: Instant,
+    ) -> Result<(), ConnectionError> {
         self.authenticate(server, until).await?;
         if let Some(database) = server.database() {
             let words = CommandWords::from_iter([Arg::Number(database.into())]);
             self.send("SELECT", &words, until, None).await?;
+        }
+        if let Some(name) = name {
+            let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
+            let named = self.send("CLIENT", &words, until, None).await?;
+            named.into_text()?;
         }
         Ok(())
     }
@@ -89,9 +99,9 @@ impl Multiplexed {
         Ok(())
     }
 
-    /// From now on the server's pushes go there.
-    pub(super) fn tell(&self, pushes: Pushes) {
-        self.0.tell(pushes);
+    /// Sets the receiver of the server's pushes.
+    pub(super) fn receive_pushes(&self, pushes: PushReceiver) {
+        self.0.receive_pushes(pushes);
     }
 
     /// The reply has until then too.

@@ -10,16 +10,16 @@ use crate::redis::transport::{ConnectionError, PubSubEvent, Refusal, Reply};
 /// Called with each message. It is called by the reader of the connection, so it waits for nothing.
 pub(in crate::redis) type MessageSink = Arc<dyn Fn(PubSubEvent) + Send + Sync>;
 
-/// Who is told of the pushes of one connection.
-pub(super) enum Pushes {
+/// The receiver of a connection's pushes.
+pub(super) enum PushReceiver {
     Reports(LaneReports),
     Channels(MessageSink),
 }
 
-impl Pushes {
+impl PushReceiver {
     /// Whether a reply is a push of the older version of the protocol, which has lists in their place. No command that is
     /// sent beside channels has such a reply.
-    pub(super) fn are_pushed(&self, reply: &Reply) -> bool {
+    pub(super) fn is_push(&self, reply: &Reply) -> bool {
         matches!(self, Self::Channels(_))
             && kind(reply).is_some_and(|kind| ABOUT_CHANNELS.contains(&kind))
     }
@@ -33,7 +33,7 @@ impl Pushes {
             && !requests.awaits_confirmation()
     }
 
-    /// A confirmation that nobody awaits says nothing.
+    /// Passes a push on. A confirmation that no request awaits is ignored.
     pub(super) fn read(&self, push: Reply) {
         match self {
             Self::Reports(reports) => reports.read(&push),
@@ -92,7 +92,7 @@ mod tests {
     struct Fixture {
         requests: Mutex<Requests>,
         replies: Replies,
-        pushes: Pushes,
+        pushes: PushReceiver,
         heard: Arc<Mutex<Vec<String>>>,
     }
 
@@ -104,7 +104,7 @@ mod tests {
             Self {
                 requests: Mutex::default(),
                 replies: Replies::default(),
-                pushes: Pushes::Channels(Arc::new(hear)),
+                pushes: PushReceiver::Channels(Arc::new(hear)),
                 heard,
             }
         }

@@ -9,7 +9,7 @@ use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
 use super::driver::complete;
-use super::pushes::Pushes;
+use super::pushes::PushReceiver;
 use super::replies::Replies;
 use super::requests::{Command, Requests};
 use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
@@ -109,7 +109,7 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
     let length = requests.lock().unwritten(Instant::now()).len();
     requests.lock().written(length);
     let (reports, lane) = (Arc::new(Reports::new(1)), 0);
-    let told = Pushes::Reports(LaneReports {
+    let told = PushReceiver::Reports(LaneReports {
         reports: Arc::clone(&reports),
         lane,
     });
