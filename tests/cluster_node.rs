@@ -112,17 +112,19 @@ async fn many_slots_do_not_mean_as_many_calls_at_once() {
         client.stats().renewed_total >= LOCKS as u64
     })
     .await;
-    let before = renewals();
+    let answered = || client.stats().renewed_total as usize;
+    let (answered_before, before) = (answered(), renewals());
     proxy.hold_replies(true);
     eventually("the second begins", ms(2 * PERIOD), || {
         renewals() >= before + AT_ONCE
     })
     .await;
     tokio::time::sleep(ms(50)).await;
-    assert_eq!(
-        renewals(),
-        before + AT_ONCE,
-        "the others wait for an answer"
+    // Some may have been answered before the replies were held.
+    let (sent, answered) = (renewals() - before, answered() - answered_before);
+    assert!(
+        sent <= AT_ONCE + answered,
+        "{sent} sent, {answered} answered: the others wait for an answer"
     );
     proxy.hold_replies(false);
     eventually("the second ends", ms(2 * PERIOD), || {

@@ -150,7 +150,8 @@ fn of_a_lock_that_sixteen_tasks_want() {
     let lock = client.lock("contended");
     let callers = (0..16).map(|_| sections(lock.clone(), SECTIONS / 16));
     let counts = counted.measure(SECTIONS, callers);
-    counts.at_most("contended", [(2.0, 2.5), (1.0, 1.5), (1.0, 1.1)]);
+    // A row of hand-offs ends after a while: on a busy machine there are more rows.
+    counts.at_most("contended", [(2.0, 2.5), (1.0, 1.5), (1.0, 1.3)]);
     counted.close([client]);
 }
 
