@@ -37,7 +37,13 @@ impl Servers {
         match topology {
             Topology::Sentinel => Self::Sentinels(Sentinels::start().await),
             Topology::One | Topology::Cluster => {
-                let settings = ["--cluster-announce-ip", "127.0.0.1"];
+                // On a busy machine nobody takes over from a node that is only slow.
+                let settings = [
+                    "--cluster-announce-ip",
+                    "127.0.0.1",
+                    "--cluster-node-timeout",
+                    "15000",
+                ];
                 Self::Cluster(Cluster::start_with(true, &settings).await)
             }
         }

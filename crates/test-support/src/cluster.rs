@@ -1,5 +1,6 @@
 //! A cluster of real servers for one test, and what happens to clusters.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use crate::server::{Control, Server, has_listener};
@@ -219,24 +220,19 @@ impl Cluster {
     }
 
     fn has(&self, nth: usize, slot: u16) -> bool {
-        let Ok(nodes) = self
-            .try_control(nth)
-            .and_then(|mut control| control.try_run(&["CLUSTER", "NODES"]).ok())
-            .ok_or(())
-        else {
-            return false;
-        };
-        let Some(own) = nodes.lines().find(|line| line.contains("myself,master")) else {
-            return false;
-        };
-        own.split(' ').skip(8).any(|range| {
+        self.slots(nth).is_some_and(|slots| is_in(&slots, slot))
+    }
+
+    /// The slots of a primary, by its own word. `None`: it does not answer, or is none.
+    fn slots(&self, nth: usize) -> Option<Vec<RangeInclusive<u16>>> {
+        let nodes = self.try_control(nth)?.try_run(&["CLUSTER", "NODES"]).ok()?;
+        let own = nodes.lines().find(|line| line.contains("myself,master"))?;
+        let ranges = own.split(' ').skip(8).filter_map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            match (first.parse::<u16>(), last.parse::<u16>()) {
-                (Ok(first), Ok(last)) => (first..=last).contains(&slot),
-                // A slot on its way: `[93-<-id]`.
-                _ => false,
-            }
-        })
+            // A slot on its way is written otherwise: `[93-<-id]`.
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        });
+        Some(ranges.collect())
     }
 
     fn try_control(&self, nth: usize) -> Option<Control> {
@@ -250,10 +246,12 @@ impl Cluster {
 
     /// A key of a slot that this node has.
     pub fn key_at(&self, nth: usize, name: &str) -> String {
-        (0..)
-            .map(|salt| format!("{name}:{salt}"))
-            .find(|key| self.has(nth, slot(key)))
-            .expect("a key")
+        // One that is slow answers a later question.
+        let slots = (0..10).find_map(|_| self.slots(nth));
+        let slots = slots.expect("it answers, and nobody has taken over from it");
+        assert!(!slots.is_empty(), "node {nth} has no slots");
+        let mut keys = (0..).map(|salt| format!("{name}:{salt}"));
+        keys.find(|key| is_in(&slots, slot(key))).expect("a key")
     }
 
     /// Begins to move a slot: both sides know, no key has gone yet.
@@ -355,6 +353,10 @@ impl Node {
         let id = server.control().run(&["CLUSTER", "MYID"]);
         Self { server, id }
     }
+}
+
+fn is_in(slots: &[RangeInclusive<u16>], slot: u16) -> bool {
+    slots.iter().any(|range| range.contains(&slot))
 }
 
 /// The slot of a key: the CRC16 of the part in the first braces, or of all of it.

@@ -210,9 +210,13 @@ impl Sentinels {
                 self.tells(nth, server) && !is_under_way
             })
         };
-        let agreed = || (0..3).find(|&server| server != except && is_agreed(server));
-        eventually("they agree", time_limit, || agreed().is_some()).await;
-        agreed().expect("they agree")
+        let mut agreed = None;
+        eventually("they agree", time_limit, || {
+            agreed = (0..3).find(|&server| server != except && is_agreed(server));
+            agreed.is_some()
+        })
+        .await;
+        agreed.expect("they agree")
     }
 
     /// The server that is the primary by its own word, of those that are not `except`.
