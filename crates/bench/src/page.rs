@@ -209,8 +209,8 @@ Ours writes together what is ready.
 /// The same for the scenarios that have a part of their own.
 const LIMITS_OF_KINDS: &str = "\
 **One turn after another** (`fair16`). A release, its message and the next owner's acquisition follow one another, two round
-trips, and the call with which the last owner queues up comes beside them: that is the floor's p50. Ours has one more script
-call for each acquisition, because a call that waits attempts again when it has subscribed.
+trips, and the call with which the last owner queues up comes beside them: that is the floor's p50. Ours makes no other calls;
+the rest is what its queue and its wake-ups cost.
 
 **Readers beside each other** (`readers16`). The server's script looks at the keys of all readers when one leaves. A writer
 needs a moment in which none reads, and a round ends after 4 s.
