@@ -37,7 +37,7 @@ impl Servers {
         match topology {
             Topology::Sentinel => Self::Sentinels(Sentinels::start().await),
             Topology::One | Topology::Cluster => {
-                // On a busy machine nobody takes over from a node that is only slow.
+                // So that replicas do not replace a primary that is merely slow on a busy machine.
                 let settings = [
                     "--cluster-announce-ip",
                     "127.0.0.1",

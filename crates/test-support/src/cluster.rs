@@ -248,7 +248,7 @@ impl Cluster {
     pub fn key_at(&self, nth: usize, name: &str) -> String {
         // One that is slow answers a later question.
         let slots = (0..10).find_map(|_| self.slots(nth));
-        let slots = slots.expect("it answers, and nobody has taken over from it");
+        let slots = slots.expect("the node answers and is still a primary");
         assert!(!slots.is_empty(), "node {nth} has no slots");
         let mut keys = (0..).map(|salt| format!("{name}:{salt}"));
         keys.find(|key| is_in(&slots, slot(key))).expect("a key")
