@@ -1,12 +1,10 @@
 //! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
-//! signature of `from_fred`, only this module uses fred, and within it only `settings` and what makes
-//! connections for channels.
+//! signature of `from_fred`, only this module uses fred, and within it only `settings`.
 //!
-//! A lane is one command connection at a time; all commands of one lock use the same lane, in
-//! order, as long as one server has that lock; which one that is the map knows. The subscriber has its own
-//! connection, because a refused SUBSCRIBE shifts the replies of everything that shares its connection.
-//! Neither reconnects or resends anything by itself, or knows of clusters and Sentinel: the
-//! sender of a command decides what happens when its connection is lost, or leads to the wrong server.
+//! A lane is one connection at a time; all commands of one lock use the same lane, in order, and its channels are
+//! subscribed to over it, as long as one server has that lock; which one that is the map knows. A lane neither resends
+//! anything by itself, nor knows of clusters and Sentinel: the sender of a command decides what happens when its connection
+//! is lost, or leads to the wrong server.
 
 mod call;
 pub(crate) mod channels;
@@ -23,14 +21,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-#[cfg(feature = "test-util")]
-use tokio::sync::Notify;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::Runtime;
 use crate::error::Error;
 use crate::names::wire::Announce;
-use crate::redis::channels::wait::Channels;
+use crate::redis::channels::Channels;
 
 pub(crate) use call::{Args, Call, OUTDATED, Reads, ServerScript, Still, reads, wanted_in};
 #[cfg(feature = "test-util")]
@@ -59,7 +55,6 @@ use topology::map::Map;
 /// Connections and their supervisors.
 pub(crate) struct Redis {
     map: Arc<Map>,
-    announce: Announce,
     is_cluster: bool,
 }
 
@@ -75,24 +70,12 @@ impl Redis {
         let context = ConnectionContext::new(runtime).with_reports(reporting);
         // Cancel safety: dropping this future stops what was opened so far.
         let stop_on_drop = StopOnDrop(Some(context.clone()));
-        let (map, announce) = topology::open(settings, connections, &context).await?;
+        let map = topology::open(settings, connections, &context).await?;
         stop_on_drop.keep();
         Ok(Self {
             map,
-            announce,
             is_cluster: matches!(settings.kind, Kind::Cluster(_)),
         })
-    }
-
-    /// Opens what serves these channels.
-    pub(crate) async fn subscribe_with(&self, channels: &Channels) -> Result<(), Error> {
-        if let Some(classic) = &channels.classic {
-            channels::subscriber::open(&self.map, Arc::clone(classic)).await?;
-        }
-        if let Some(sharded) = &channels.sharded {
-            channels::shards::open(&self.map, Arc::clone(sharded));
-        }
-        Ok(())
     }
 
     /// From now on `in_use` says whether the client holds a lock or waits for one.
@@ -103,13 +86,12 @@ impl Redis {
 
     /// How releases are announced.
     pub(crate) fn announce(&self) -> Announce {
-        self.announce
+        self.channels().announce()
     }
 
-    /// Notified when the subscriber's connection leads to the wrong server.
-    #[cfg(feature = "test-util")]
-    pub(crate) fn moved(&self) -> &Notify {
-        &self.map.context.moved
+    /// The channels on which releases are announced.
+    pub(crate) fn channels(&self) -> &Channels {
+        &self.map.context.channels
     }
 
     /// The way of every command of this key.

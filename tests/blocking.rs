@@ -192,7 +192,7 @@ fn the_server_is_asked_who_holds_whether_it_is_there_and_what_is_permitted() {
     let connections = server.control().run(&["CLIENT", "LIST"]);
     assert_eq!(
         connections.matches(" name=ours ").count(),
-        2,
+        1,
         "{connections}"
     );
 }

@@ -374,7 +374,7 @@ async fn a_heartbeat_comes_once_in_a_command_timeout_and_only_while_something_is
 }
 
 async fn connections_that_are_of_no_use_are_replaced_after_growing_pauses(kind: Kind) {
-    const CONNECTIONS: usize = 8;
+    const CONNECTIONS: usize = 10;
     let scene = Scene::start_with(kind, |builder| builder.command_timeout(ms(9_000)), "").await;
     let key = scene.held("a");
     let subscribe = scene.kind.subscribe;
@@ -517,4 +517,43 @@ async fn a_server_without_hello_has_its_messages_heard() {
         has_it_within(ms(1_000), waiter).await;
     }
     server.finish([owner, waiting]).await;
+}
+
+/// Scripts stay where they are.
+#[tokio::test]
+async fn a_proxy_that_ends_connections_that_subscribe_gets_one_for_channels() {
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::builder().command_timeout(ms(9_000));
+    let client = client.connect(&proxy.url()).await.expect("it responds");
+    let mut control = server.control();
+    proxy.rule(test_support::Fate::LoseCommand, 3, |words| {
+        words[0] == "SUBSCRIBE"
+    });
+    let waits = async |client: &LockClient, control: &mut test_support::Control| {
+        control.run(&["HSET", "a", "other:1", "1"]);
+        control.run(&["PEXPIRE", "a", "60000"]);
+        let lock = client.lock("a");
+        let waiter = tokio::spawn(async move { lock.lock().await?.unlock().await });
+        let numsub = ["PUBSUB", "NUMSUB", "redisson_lock__channel:{a}"];
+        eventually("a listener", ms(9_000), || {
+            control.run(&numsub).ends_with(" 1")
+        })
+        .await;
+        control.run(&["DEL", "a"]);
+        control.run(&["PUBLISH", "redisson_lock__channel:{a}", "0"]);
+        has_it_within(ms(1_000), waiter).await;
+    };
+    waits(&client, &mut control).await;
+    assert_eq!(control.connections(), 2);
+    // That one may be replaced as well.
+    let reconnects = client.stats().reconnects_total;
+    control.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    let replaced = || client.stats().reconnects_total > reconnects;
+    eventually("it is replaced", ms(5_000), replaced).await;
+    waits(&client, &mut control).await;
+    assert_eq!(control.connections(), 2);
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([]).await;
 }

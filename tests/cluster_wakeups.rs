@@ -303,6 +303,32 @@ async fn without_old_listeners_nothing_is_published_to_every_node() {
     client.close(Duration::ZERO).await;
 }
 
+/// Its classic channel is at another primary than its lock's, which counts who listens.
+#[tokio::test]
+async fn a_waiter_with_auto_does_not_count_as_an_old_listener() {
+    let cluster = Cluster::start(false).await;
+    let (holder, other) = (
+        connect(&cluster, Announce::Auto).await,
+        connect(&cluster, Announce::Auto).await,
+    );
+    for nth in 0..3 {
+        let key = cluster.key_at(nth, "own");
+        let guard = holder.lock(key.clone()).lock().await.expect("free");
+        let waiter = wait_for(&other, &key);
+        is_waiting(&cluster, &other, &key, Announce::Auto).await;
+        let released = Instant::now();
+        guard.unlock().await.expect("held");
+        woken(waiter, released, ms(250)).await;
+    }
+    let published: i64 = (0..3)
+        .map(|nth| cluster.control(nth).calls("publish"))
+        .sum();
+    assert_eq!(published, 0);
+    for client in [holder, other] {
+        client.close(Duration::ZERO).await;
+    }
+}
+
 #[tokio::test]
 async fn a_waiter_is_woken_at_every_stage_of_a_migration() {
     let cluster = Cluster::start(false).await;

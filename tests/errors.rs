@@ -551,7 +551,7 @@ async fn each_missing_right_is_named_as_acl_writes_it() {
     control.run(&["PEXPIRE", "c", "60000"]);
     let error = failed(client.lock("c").lock().await);
     assert_eq!(right_of(&error), "&redisson_lock__channel:{c}");
-    // The subscriber connection is in step again: with the right, waiting works.
+    // Replies are in step: with the right, waiting works.
     user(&mut control, "");
     assert!(
         client

@@ -40,7 +40,7 @@ async fn a_client_without_a_reconnect_policy_is_never_used_or_connected() {
         .expect("the server answers");
     works(&client).await;
     assert!(!theirs.is_connected());
-    assert_eq!(server.control().connections(), 2, "ours alone");
+    assert_eq!(server.control().connections(), 1, "ours alone");
     server.finish([client]).await;
 }
 
@@ -81,7 +81,7 @@ async fn a_pool_gives_its_settings() {
         .await
         .expect("the server answers");
     works(&client).await;
-    assert_eq!(server.control().connections(), 3 + 2);
+    assert_eq!(server.control().connections(), 3 + 1);
     pool.quit().await.expect("quit");
     let _ = task.await;
     server.finish([client]).await;
@@ -172,7 +172,7 @@ async fn its_user_and_its_database_are_ours() {
         .expect("the server answers");
     works(&client).await;
     let ours = ours(&mut control);
-    assert_eq!(ours.len(), 2);
+    assert_eq!(ours.len(), 1);
     for line in ours {
         assert!(
             line.contains(" user=locker") && line.contains(" db=3 "),
@@ -293,10 +293,10 @@ async fn over_a_unix_socket_with_spaces_in_its_path_the_fence_hits_the_lost_conn
     );
     assert_eq!(
         proxy.kept.lock().expect("unpoisoned").len(),
-        2,
-        "the server has not heard of their end"
+        1,
+        "the server has not heard of its end"
     );
-    eventually("the lost command connection is killed", ms(2000), || {
+    eventually("the lost connection is killed", ms(2000), || {
         proxy.closed() == 1
     })
     .await;

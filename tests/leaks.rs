@@ -100,7 +100,7 @@ async fn a_foreign_key_a_connection_and_a_task_are_seen() {
     let kept = server.client().await;
     let leaks = server.leaks([client], PATIENCE).await;
     assert!(is_seen(&leaks, "keys stray"), "{leaks:?}");
-    assert!(is_seen(&leaks, "2 connections"), "{leaks:?}");
+    assert!(is_seen(&leaks, "1 connections"), "{leaks:?}");
     assert!(is_seen(&leaks, "tasks"), "{leaks:?}");
     kept.close(Duration::ZERO).await;
 }

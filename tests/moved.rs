@@ -75,7 +75,7 @@ async fn after_a_failover_behind_a_name_the_client_finds_the_new_primary() {
 }
 
 #[tokio::test]
-async fn a_subscriber_follows_the_commands_to_the_new_primary() {
+async fn a_waiter_follows_to_the_new_primary() {
     let (old, new, name) = primary_and_replica().await;
     let client = LockClient::connect(&name.url())
         .await
@@ -211,7 +211,7 @@ async fn after_a_change_of_the_password_calls_say_so() {
 }
 
 #[tokio::test]
-async fn a_waiter_is_told_when_the_subscribers_password_is_not_the_right_one_any_more() {
+async fn a_waiter_is_told_when_the_password_is_not_the_right_one_any_more() {
     let server = TestServer::new();
     let mut control = server.control();
     control.run(&["ACL", "SETUSER", "u", "on", ">before", "~*", "&*", "+@all"]);

@@ -118,9 +118,9 @@ async fn a_server_without_room_for_a_connection_says_so() {
     server.finish([]).await;
 }
 
-/// The connection for channels is lost, and the others stay.
+/// A connection is lost while channels are on it.
 #[tokio::test]
-async fn a_server_without_room_for_a_subscriber_says_so() {
+async fn a_server_without_room_for_one_that_waits_says_so() {
     let server = TestServer::new();
     let (ours, theirs) = (server.client().await, server.client().await);
     let held = theirs.lock("a").lock().await.expect("free");

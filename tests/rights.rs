@@ -723,9 +723,8 @@ async fn a_check_that_is_dropped_leaves_no_connection() {
     let dropped = tokio::time::timeout(ms(50), checking).await;
     assert!(dropped.is_err(), "it has no answer yet");
     server.resume();
-    // One for commands, one for channels.
     eventually("the others are gone", ms(5_000), || {
-        control.connections() == 2
+        control.connections() == 1
     })
     .await;
     server.finish([client]).await;

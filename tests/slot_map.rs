@@ -432,19 +432,23 @@ async fn a_client_connects_while_two_of_three_nodes_hang() {
 
 #[tokio::test]
 async fn a_waiter_is_served_within_a_second_while_two_other_nodes_hang() {
-    served_while_others_hang(&FakeCluster::start().await).await;
+    for announce in [Announce::Classic, Announce::Auto] {
+        served_while_others_hang(&FakeCluster::start().await, announce).await;
+    }
 }
 
 #[tokio::test]
 async fn a_waiter_is_served_within_a_second_while_one_of_two_nodes_hangs() {
-    let cluster = FakeCluster::start().await;
-    cluster.change(|view| view.owners = vec![(0, 0), (10_923, 2)]);
-    served_while_others_hang(&cluster).await;
+    for announce in [Announce::Classic, Announce::Auto] {
+        let cluster = FakeCluster::start().await;
+        cluster.change(|view| view.owners = vec![(0, 0), (10_923, 2)]);
+        served_while_others_hang(&cluster, announce).await;
+    }
 }
 
-async fn served_while_others_hang(cluster: &FakeCluster) {
+async fn served_while_others_hang(cluster: &FakeCluster, announce: Announce) {
     let client = LockClient::builder()
-        .announce(Announce::Classic)
+        .announce(announce)
         .connect(&cluster.url_from(0))
         .await
         .expect("all respond");
@@ -452,7 +456,7 @@ async fn served_while_others_hang(cluster: &FakeCluster) {
     let mut control = cluster.control(2);
     control.run(&["HSET", &key, "other:1", "1"]);
     control.run(&["PEXPIRE", &key, "60000"]);
-    // The subscriber is at the first of them.
+    // With `Auto` its classic channel is at one of them.
     cluster.hang(0);
     cluster.hang(1);
     let start = Instant::now();

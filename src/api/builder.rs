@@ -519,7 +519,6 @@ impl LockClientBuilder {
         let locks = Arc::downgrade(&handle.locks);
         let in_use = move || locks.upgrade().is_some_and(|locks| locks.len() > 0);
         shared.redis.set_in_use(in_use);
-        shared.redis.subscribe_with(&shared.channels).await?;
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
         measure::describe();
         Ok(LockClient { handle })

@@ -19,9 +19,9 @@ use crate::state::client_handle::{ClientHandle, CloseReport};
 /// A connection to Redis that creates locks. Cheap to clone; all clones are one client.
 ///
 /// A client is one half of every owner: its id is part of each lock hash it writes. It has one
-/// command connection (more with [`connections`](crate::LockClientBuilder::connections)) and one
-/// subscriber connection, for any number of locks. When its last client handle, lock and guard are
-/// dropped, its tasks end and its sockets close within a second.
+/// connection to a server (more with [`connections`](crate::LockClientBuilder::connections)), for
+/// any number of locks and waiters. When its last client handle, lock and guard are dropped, its
+/// tasks end and its sockets close within a second.
 ///
 /// # Examples
 ///
@@ -221,7 +221,7 @@ impl LockClient {
         ClientStats {
             held: counts.held as usize,
             waiting: counts.waiting as usize,
-            subscriptions: shared.channels.len(),
+            subscriptions: shared.redis.channels().len(),
             renewals: self.handle.locks.timers.len(),
             releasing: counts.releasing as usize,
             entries: self.handle.locks.len(),

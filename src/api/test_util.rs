@@ -27,8 +27,7 @@ pub mod core {
     pub use crate::core::*;
 }
 pub use crate::redis::transport::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Refusal, Reply, Report, Role, Transport,
-    TransportConnection,
+    Arg, BoxFuture, ByteStream, ConnectionError, Refusal, Reply, Transport,
 };
 
 pub use crate::state::effects_hook::{before_next_effects, delay_effects};
@@ -210,11 +209,6 @@ pub fn is_closed(client: &LockClient) -> bool {
 /// Ends the tasks of a client as the end of their runtime would.
 pub fn end_runtime(client: &LockClient) {
     client.handle.shared().runtime.end();
-}
-
-/// Has the subscriber connection replaced, as if the server had turned out to be the wrong one.
-pub fn server_moved(client: &LockClient) {
-    client.handle.shared().redis.moved().notify_one();
 }
 
 /// The slot of a key in a cluster.

@@ -294,7 +294,7 @@ fn release_answer(entry: &Entry, answer: &ScriptAnswer<Released>) -> ReleaseAnsw
     // not know who listens at the others, and without messages no server knows who waits.
     let others_listen = shared.redis.is_cluster()
         || !entry.name.kind().announces()
-        || receivers > 0 && receivers > shared.channels.own_listeners(channel);
+        || receivers > 0 && receivers > shared.redis.channels().own_listeners(channel);
     ReleaseAnswer {
         gone,
         sent_at: shared.clock.time(answer.sent_at),

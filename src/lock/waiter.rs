@@ -18,7 +18,7 @@ use crate::names::owner::{Owner, next_own_id};
 use crate::names::try_lock::TryLock;
 use crate::names::wire;
 use crate::redis::SendError;
-use crate::redis::channels::wait::Subscription;
+use crate::redis::channels::Subscription;
 use crate::script;
 use crate::state::bounds::LEASE_MAX;
 use crate::state::entry::Entry;

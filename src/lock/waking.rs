@@ -10,7 +10,7 @@ use crate::base::backoff::Backoff;
 use crate::core::{OwnerKey, ThreadId, Total};
 use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::kind::LockKind;
-use crate::redis::channels::wait::{ChannelObserver, Subscription, UNCONFIRMED};
+use crate::redis::channels::{ChannelObserver, Subscription};
 use crate::state::entry::Entry;
 use crate::state::shared::Shared;
 
@@ -105,7 +105,7 @@ impl ChannelObserver for Entry {
 
 /// Requests the subscription.
 fn join(entry: &Arc<Entry>, waiter: &Waiter) -> Subscription {
-    let subscription = entry.shared().channels.subscribe(&waiter.channel());
+    let subscription = entry.route().subscribe(&waiter.channel());
     let observer: Weak<dyn ChannelObserver> = Arc::<Entry>::downgrade(entry);
     let next = entry.name.kind().has_queue().then(|| waiter.thread());
     subscription.report_to(&observer, next);
@@ -142,10 +142,8 @@ async fn confirmed(entry: &Entry, subscription: &Subscription) -> Result<(), Err
 
 /// Why it was not confirmed in time.
 fn unconfirmed(entry: &Entry, subscription: &Subscription) -> Error {
-    match subscription.problem() {
-        Some(cause) => not_subscribed(entry, cause),
-        None => entry.route().no_answer(Operation::Subscribing, UNCONFIRMED),
-    }
+    let cause = subscription.problem();
+    not_subscribed(entry, cause.unwrap_or_else(|| entry.route().deafness()))
 }
 
 fn not_subscribed(entry: &Entry, cause: Box<Cause>) -> Error {

@@ -2,6 +2,7 @@
 
 pub(super) mod endpoint;
 pub(super) mod fence;
+pub(super) mod hearing;
 pub(super) mod lane;
 pub(super) mod link;
 pub(super) mod probe;
@@ -16,18 +17,23 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::settings::Settings;
-use crate::error::Error;
 use crate::names::wire::Announce;
+use crate::redis::channels::LaneId;
 use crate::redis::node::endpoint::Endpoint;
-use crate::redis::node::lane::{ConnectionContext, Lane};
-use crate::redis::node::link::{Limit, SendError};
+use crate::redis::node::hearing::Hearing;
+use crate::redis::node::lane::{ConnectionContext, Lane, LanePlace, Purpose};
+use crate::redis::node::link::{Limit, Link, SendError};
 use crate::redis::node::replicas::{REPLICAS_MAX, Replicas};
+use crate::redis::transport::ConnectionError;
 
 /// A server.
 pub(super) struct Node {
     pub(super) endpoint: Arc<Endpoint>,
-    /// Those for commands, and behind them one for each number of replicas that may be waited for.
+    /// The number of the server among those of the client.
+    number: u16,
+    /// Those for scripts, behind them one for each number of replicas that may be waited for, and the one for messages.
     lanes: Box<[OnceLock<Lane>]>,
+    hearing: Arc<Hearing>,
     /// Whether there are to be connections.
     wanted: Mutex<bool>,
     replicas: [Arc<Replicas>; REPLICAS_MAX as usize],
@@ -44,27 +50,56 @@ pub(crate) enum BackgroundClass {
 
 impl Node {
     /// A server whose connections are opened on their first use.
-    pub(super) fn new(endpoint: Endpoint, lanes: usize, bulk_max: usize) -> Self {
+    pub(super) fn new(number: u16, endpoint: Endpoint, lanes: usize, bulk_max: usize) -> Self {
         let bulk = || [bulk_max; 2].map(|max| Arc::new(Semaphore::new(max)));
         Self {
             endpoint: Arc::new(endpoint),
+            number,
             lanes: std::iter::repeat_with(OnceLock::new)
-                .take(lanes + REPLICAS_MAX as usize)
+                .take(lanes + REPLICAS_MAX as usize + 1)
                 .collect(),
+            hearing: Arc::default(),
             wanted: Mutex::new(true),
             replicas: Default::default(),
             bulk: std::iter::repeat_with(bulk).take(lanes).collect(),
         }
     }
 
-    /// Opens every connection for commands, one after the other; fails if the first attempt of any fails.
-    pub(super) async fn open(&self, context: &ConnectionContext) -> Result<(), Error> {
-        for (nth, lane) in self.lanes.iter().enumerate().take(self.commands()) {
-            let opened = Lane::open(&self.endpoint, nth, context).await?;
-            // It is empty: the node is not shared yet.
-            let _ = lane.set(opened);
+    /// Opens every connection for scripts, one after the other; fails if the first attempt of any fails.
+    pub(super) async fn open(&self, context: &ConnectionContext) -> Result<(), ConnectionError> {
+        for nth in 0..self.commands() {
+            self.open_lane(nth, context).await?;
         }
         Ok(())
+    }
+
+    /// Opens a connection that has not been used; fails if the first attempt fails.
+    pub(super) async fn open_lane(
+        &self,
+        nth: usize,
+        context: &ConnectionContext,
+    ) -> Result<(), ConnectionError> {
+        let opened = Lane::open(self.place(nth), context).await?;
+        // Nobody has used it meanwhile: the client is not there yet.
+        _ = self.lanes[nth].set(opened);
+        Ok(())
+    }
+
+    fn place(&self, nth: usize) -> LanePlace {
+        let purpose = match nth {
+            nth if nth < self.commands() => Purpose::Scripts,
+            nth if nth == self.lanes.len() - 1 => Purpose::Messages,
+            _ => Purpose::Replicas,
+        };
+        LanePlace {
+            endpoint: Arc::clone(&self.endpoint),
+            id: LaneId {
+                node: self.number,
+                nth,
+            },
+            purpose,
+            hearing: Arc::clone(&self.hearing),
+        }
     }
 
     pub(super) fn settings(&self) -> Arc<Settings> {
@@ -84,7 +119,7 @@ impl Node {
             // Who says otherwise meanwhile would not find the lane yet.
             let wanted = self.wanted.lock();
             lane.get_or_init(|| {
-                let lane = Lane::start(&self.endpoint, nth, context);
+                let lane = Lane::start(self.place(nth), context);
                 lane.set_wanted(*wanted);
                 lane
             })
@@ -101,9 +136,43 @@ impl Node {
         self.lanes[nth].get()?.problem(is_long)
     }
 
-    /// How many lanes are for commands.
+    /// How many lanes are for scripts.
     fn commands(&self) -> usize {
-        self.lanes.len() - REPLICAS_MAX as usize
+        self.lanes.len() - REPLICAS_MAX as usize - 1
+    }
+
+    /// The connection of a lane now, if it has been used and there is one.
+    pub(super) fn link(&self, nth: usize) -> Option<Arc<Link>> {
+        self.lanes[nth].get()?.now()
+    }
+
+    /// The connection over which channels are subscribed to whose locks use this lane. `None`: there is none at present.
+    pub(super) fn hearing(
+        &self,
+        nth: usize,
+        context: &ConnectionContext,
+    ) -> Option<(LaneId, Arc<Link>)> {
+        let node = self.number;
+        let link = self.lane(nth, context).now();
+        if !self.is_apart(link.as_ref()) {
+            return Some((LaneId { node, nth }, link?));
+        }
+        let nth = self.lanes.len() - 1;
+        let link = self.lane(nth, context).now()?;
+        Some((LaneId { node, nth }, link))
+    }
+
+    fn is_apart(&self, link: Option<&Arc<Link>>) -> bool {
+        self.hearing.is_apart() || link.is_some_and(|link| !link.hears)
+    }
+
+    /// Why no channel can be asked for now whose lock uses this lane, if none can, or the server has been silent on it.
+    pub(super) fn deafness(&self, nth: usize) -> Option<SendError> {
+        let link = self.link(nth);
+        match self.is_apart(link.as_ref()) {
+            true => self.problem(self.lanes.len() - 1, |_| true),
+            false => self.problem(nth, |_| true),
+        }
     }
 
     /// The question about this number of replicas.

@@ -8,9 +8,11 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
+use tokio::time::Instant;
+
 use super::Redis;
 use super::call::ServerScript;
-use super::connection::{ChannelConnection, Connection, Task};
+use super::connection::{Connection, PushReceiver, Task};
 use super::settings::{Kind, Settings};
 use super::transport::{Arg, BoxFuture, Change, ConnectionError, Delivery, Reply};
 use crate::error::{Denied, Error, Operation, RefusalKind, missing_channel, pattern_of};
@@ -311,9 +313,14 @@ impl Asked<'_> {
         if !classic && !sharded {
             return Ok(());
         }
-        let (connection, _task) = self.open_channels().await?;
+        let (connection, _task) = self.open().await?;
         let timeout = self.settings.command_timeout;
-        let channels = [Arc::clone(&self.channel)];
+        let hello = connection.greet(timeout).await;
+        let hello = hello.map_err(|problem| self.failed(problem))?;
+        connection.receive(PushReceiver {
+            has_lists: hello.is_none(),
+            ..PushReceiver::default()
+        });
         use Change::{Subscribe, Unsubscribe};
         use Delivery::{Classic, Sharded};
         let asked = [
@@ -326,21 +333,17 @@ impl Asked<'_> {
             if !is_asked {
                 continue;
             }
-            let answers = connection.change(change, delivery, &channels, timeout);
-            for answer in answers.await {
-                self.note(permission, None, answer.map(|()| Reply::Nil))?;
-            }
+            let until = Instant::now() + timeout;
+            let answer = connection.change(change, delivery, &self.channel, until);
+            let answer = tokio::time::timeout_at(until, answer).await;
+            let answer = answer.unwrap_or_else(|_| Err(ConnectionError::silent()));
+            self.note(permission, None, answer)?;
         }
         Ok(())
     }
 
     async fn open(&self) -> Result<(Connection, Task), Error> {
         let opened = Connection::open(&self.settings).await;
-        opened.map_err(|problem| self.failed(problem))
-    }
-
-    async fn open_channels(&self) -> Result<(ChannelConnection, Task), Error> {
-        let opened = ChannelConnection::open(&self.settings, Arc::new(|_| {})).await;
         opened.map_err(|problem| self.failed(problem))
     }
 

@@ -69,6 +69,17 @@ pub(super) enum Target {
     Custom(Arc<dyn Transport>),
 }
 
+impl Target {
+    /// `None`: a test has something else in its place.
+    pub(super) fn server(&self) -> Option<&Server> {
+        match self {
+            Self::Server(server) => Some(server),
+            #[cfg(feature = "test-util")]
+            Self::Custom(_) => None,
+        }
+    }
+}
+
 /// The topology that the URL leads to.
 #[derive(Clone)]
 pub(super) enum Kind {
@@ -177,11 +188,8 @@ impl Settings {
     }
 
     pub(super) fn uses_tls(&self) -> bool {
-        match &self.target {
-            Target::Server(server) => server.config.uses_tls(),
-            #[cfg(feature = "test-util")]
-            Target::Custom(_) => false,
-        }
+        let server = self.target.server();
+        server.is_some_and(|server| server.config.uses_tls())
     }
 
     /// Whether chance has a say in when the next attempt to connect is made. Over a transport of a
@@ -289,18 +297,22 @@ impl Settings {
         }
     }
 
+    /// What makes the byte streams in a test.
+    #[cfg(feature = "test-util")]
+    pub(super) fn transport(&self) -> Option<Arc<dyn Transport>> {
+        match &self.target {
+            Target::Server(_) => None,
+            Target::Custom(transport) => Some(Arc::clone(transport)),
+        }
+    }
+
     /// Refuses a server that was announced without a port.
     pub(super) fn check_port(&self) -> Result<(), ConnectionError> {
-        let is_missing = match &self.target {
-            Target::Server(server) => server
-                .config
-                .server
-                .hosts()
-                .iter()
-                .any(|host| host.port == 0),
-            #[cfg(feature = "test-util")]
-            Target::Custom(_) => false,
-        };
+        let hosts = self
+            .target
+            .server()
+            .map(|server| server.config.server.hosts());
+        let is_missing = hosts.unwrap_or_default().iter().any(|host| host.port == 0);
         match is_missing && self.expected.announced_by().is_some() {
             false => Ok(()),
             true => Err(ConnectionError::unusable(
@@ -321,11 +333,7 @@ impl Settings {
 
     /// The database that each connection selects.
     pub(super) fn database(&self) -> Option<u8> {
-        match &self.target {
-            Target::Server(server) => server.config.database,
-            #[cfg(feature = "test-util")]
-            Target::Custom(_) => None,
-        }
+        self.target.server()?.config.database
     }
 
     /// The settings for a sentinel: it has no databases, and users of its own.
@@ -393,10 +401,6 @@ impl Server {
             #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
             user_timeout: self.command_timeout,
         }
-    }
-
-    pub(super) fn database(&self) -> Option<u8> {
-        self.config.database
     }
 
     pub(super) fn command_timeout(&self) -> Duration {

@@ -13,10 +13,9 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-#[cfg(feature = "test-util")]
-use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::error::{self, Cause, Error, Operation, RefusalKind};
 
@@ -95,26 +94,17 @@ impl Reply {
     }
 }
 
-/// As the timeout of a command over a test's connection: it waits for its reply as long as the connection lives.
-#[cfg(feature = "test-util")]
-pub(crate) const NO_LIMIT: Duration = Duration::MAX;
-
 /// A future on the heap.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The purpose of a connection of a test.
-#[cfg(feature = "test-util")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Role {
-    /// Scripts, and what replaces connections.
-    Commands,
-    /// Channels.
-    Messages,
-}
+/// The bytes of a connection, in both directions.
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
 
 /// A change of the channels that a connection listens to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Change {
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
     /// These as well.
     Subscribe,
     /// These no more.
@@ -122,28 +112,25 @@ pub enum Change {
 }
 
 /// How the messages of a channel are delivered.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Delivery {
     /// To all nodes of a cluster.
     Classic,
     /// Within a shard of a cluster.
     Sharded,
 }
 
-/// Something that was heard.
-#[derive(Debug)]
-pub enum PubSubEvent {
-    /// A message on this channel.
-    Message(String),
-    /// This many messages came faster than they were read.
-    #[cfg(feature = "test-util")]
-    Missed(u64),
-    /// The server has ended the subscription to this channel.
-    Unsubscribed(String),
-    /// Nothing more will be heard.
-    #[cfg(feature = "test-util")]
-    End,
+/// What was heard of a channel.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ChannelEvent {
+    /// There is a message.
+    Message(Delivery, String),
+    /// The subscription to this sharded channel has ended.
+    Ended(String),
 }
+
+/// Called with each. It is called by the reader of the connection, so it waits for nothing.
+pub(super) type MessageSink = Arc<dyn Fn(ChannelEvent) + Send + Sync>;
 
 /// An error that a server returned; or what this client found out about a server that it cannot use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -278,73 +265,25 @@ pub(super) fn permitted(
     }
 }
 
+/// Makes the byte streams of a client in the place of sockets.
 #[cfg(feature = "test-util")]
-pub use custom::{Report, Transport, TransportConnection};
+pub trait Transport: Send + Sync + 'static {
+    /// Connects to the server. Dropping the future closes what it has opened.
+    fn open(&self) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectionError>>;
 
-#[cfg(feature = "test-util")]
-mod custom {
-    use std::sync::Arc;
-    use std::time::Duration;
-
-    use tokio::sync::mpsc::UnboundedReceiver;
-
-    use super::{Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Role};
-
-    /// Makes the connections of a client in the place of real ones.
-    pub trait Transport: Send + Sync + 'static {
-        /// Opens a connection within `limit`. Dropping the future closes what it has opened.
-        fn open(
-            &self,
-            role: Role,
-            limit: Duration,
-        ) -> BoxFuture<'_, Result<Box<dyn TransportConnection>, ConnectionError>>;
-
-        /// The nodes that are known of a cluster: hosts and ports. None: it is one server.
-        fn nodes(&self) -> Vec<(String, u16)> {
-            Vec::new()
-        }
-
-        /// As this transport, for another node.
-        fn leading_to(&self, host: &str, port: u16) -> Arc<dyn Transport> {
-            unreachable!("one server does not name {host}:{port}")
-        }
+    /// Waited for between the arrival of a reply and its caller: a task that is ready may be polled late.
+    fn later(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
     }
 
-    /// Called with each report: of a key, or of everything.
-    pub type Report = Arc<dyn Fn(Option<&str>) + Send + Sync>;
+    /// The nodes that are known of a cluster: hosts and ports. None: it is one server.
+    fn nodes(&self) -> Vec<(String, u16)> {
+        Vec::new()
+    }
 
-    /// One connection.
-    pub trait TransportConnection: Send + Sync + 'static {
-        /// Sends one command, once, and waits for its answer. The first poll hands it over; from
-        /// then on it is executed even if the future is dropped. `Duration::MAX` is no timeout.
-        fn command(
-            &self,
-            name: &'static str,
-            args: Vec<Arg>,
-            timeout: Duration,
-        ) -> BoxFuture<'_, Result<Reply, ConnectionError>>;
-
-        /// Sends a change of these channels; answers for each of them, in their order.
-        fn change(
-            &self,
-            change: Change,
-            channels: Vec<Arc<str>>,
-            timeout: Duration,
-        ) -> BoxFuture<'_, Vec<Result<(), ConnectionError>>>;
-
-        /// The messages from now on. Asked for once.
-        fn messages(&self) -> UnboundedReceiver<PubSubEvent>;
-
-        /// Has `report` called with each key that was read over this connection and that another one has changed since.
-        /// `false`: there are no reports.
-        fn track(&self, report: Report) -> bool {
-            drop(report);
-            false
-        }
-
-        /// Ready when the connection has ended. Dropping the future ends the connection. Asked for
-        /// once, before anything else.
-        fn closed(&self) -> BoxFuture<'static, ()>;
+    /// As this transport, for another node.
+    fn leading_to(&self, host: &str, port: u16) -> Arc<dyn Transport> {
+        unreachable!("one server does not name {host}:{port}")
     }
 }
 

@@ -143,7 +143,7 @@ async fn end(locks: &Arc<Locks>, stop: &CancellationToken) {
     locks.set_life(Life::Closed);
     stop.cancel();
     locks.shared.redis.shut_down().await;
-    locks.shared.channels.end();
+    locks.shared.redis.channels().end();
     for entry in locks.all() {
         entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
     }

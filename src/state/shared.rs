@@ -16,7 +16,6 @@ use crate::core::{Life, Rules};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::names::wire::LockName;
-use crate::redis::channels::wait::Channels;
 use crate::redis::{Redis, SyncReplicas, slot_of};
 use crate::script::RetryPolicy;
 use crate::state::tally::{Tally, Totals};
@@ -29,7 +28,6 @@ pub(crate) struct Shared {
     /// there.
     pub(crate) runtime: Runtime,
     pub(crate) redis: Redis,
-    pub(crate) channels: Channels,
     pub(crate) totals: Totals,
     pub(crate) tally: Tally,
     /// The user of the connection lacks a permission that a pass needs and a release does not.
@@ -62,7 +60,6 @@ impl Shared {
             config,
             clock: Clock::start(),
             runtime,
-            channels: Channels::new(redis.announce()),
             redis,
             totals: Totals::default(),
             tally: Tally::default(),

@@ -21,6 +21,7 @@ mod faults;
 mod keyspace;
 mod lua;
 mod network;
+mod resp;
 mod rights;
 mod server;
 mod tracking;

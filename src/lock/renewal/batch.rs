@@ -177,7 +177,7 @@ impl Recheck {
     pub(super) fn begin(&mut self, locks: &Locks, routes: &BTreeSet<u16>) {
         // The channel of a lock is in the slot of its key.
         let is_cluster = locks.shared.redis.is_cluster();
-        let channels = &locks.shared.channels;
+        let channels = locks.shared.redis.channels();
         channels.missed_of(|name| !is_cluster || routes.contains(&slot_of(name)));
         let is_of_them = |entry: &Arc<Entry>| routes.contains(&entry.route().group());
         let mut entries = locks.all();

@@ -22,14 +22,15 @@ use super::failed::HUNG_UP;
 use super::pushes::PushReceiver;
 use super::replies::{Arrived, Replies};
 use super::requests::{Answers, Command, Requests};
-use super::stream::{Stream, failed};
-use crate::redis::transport::ConnectionError;
+use super::stream::failed;
+use crate::base::runtime::isolated;
+use crate::redis::transport::{ByteStream, ConnectionError};
 
 /// The state that the callers of a connection share with its tasks.
 #[derive(Default)]
 pub(super) struct DriverShared {
     /// Locked before `socket` where both are; not while the waker of a caller is called.
-    requests: Mutex<Requests>,
+    pub(super) requests: Mutex<Requests>,
     socket: Mutex<SocketState>,
     /// Locked by the reader while it answers the callers of replies that have arrived together.
     answering: Mutex<()>,
@@ -39,7 +40,7 @@ pub(super) struct DriverShared {
 #[derive(Default)]
 struct SocketState {
     /// `None`: not connected yet, or the connection has ended.
-    stream: Option<Box<dyn Stream>>,
+    stream: Option<Box<dyn ByteStream>>,
     writer: Option<Waker>,
     reader: Option<Waker>,
     /// It has accepted bytes that it may not have sent yet.
@@ -100,6 +101,40 @@ impl DriverShared {
         _ = self.pushes.set(pushes);
     }
 
+    /// Completes requests with what has arrived. `Err`: nothing counts that arrives later.
+    pub(super) fn complete(&self, replies: &mut Replies) -> Result<(), ConnectionError> {
+        let pushes = self.pushes.get();
+        let mut answering = None;
+        while let Some(arrived) = replies.next()? {
+            let (push, pushes) = match (arrived, pushes) {
+                (Arrived::Push(push), Some(pushes)) => (push, pushes),
+                (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.is_push(&reply) => {
+                    (reply, pushes)
+                }
+                // Nothing was read or subscribed to yet: all keys were deleted.
+                (Arrived::Push(_), None) => continue,
+                (Arrived::Reply(answer), pushes) => {
+                    let answer = match pushes {
+                        Some(pushes) => answer.map(|reply| pushes.unwrapped(reply)),
+                        None => answer,
+                    };
+                    answering.get_or_insert_with(|| self.answering.lock());
+                    let awaited = self.requests.lock().next_awaited(&answer)?;
+                    awaited.reply(answer)?;
+                    continue;
+                }
+            };
+            // What it causes may be sent over this connection, by this thread.
+            answering = None;
+            let confirmed = self.requests.lock().next_confirmed(&push);
+            match confirmed {
+                Some(awaited) => awaited.reply(Ok(push))?,
+                None => isolated(|| pushes.read(push)),
+            }
+        }
+        Ok(())
+    }
+
     fn end(&self, why: &ConnectionError) {
         let mut requests = self.requests.lock();
         let closed = self.socket.lock().close(&mut requests, why);
@@ -111,7 +146,7 @@ impl DriverShared {
 /// The tasks of a connection that has ended, and what is left of it.
 struct Closed {
     answers: Answers,
-    stream: Option<Box<dyn Stream>>,
+    stream: Option<Box<dyn ByteStream>>,
     tasks: [Option<Waker>; 2],
 }
 
@@ -199,7 +234,7 @@ fn unless_refused(requests: &Requests, why: ConnectionError) -> Poll<ConnectionE
 }
 
 /// Reads and writes until the connection ends. Dropped, it ends it.
-pub(super) async fn drive(stream: Box<dyn Stream>, shared: Arc<DriverShared>) {
+pub(super) async fn drive(stream: Box<dyn ByteStream>, shared: Arc<DriverShared>) {
     shared.socket.lock().stream = Some(stream);
     let reader = Reader {
         shared: Arc::clone(&shared),
@@ -227,9 +262,7 @@ impl Reader {
             if let Err(why) = ready!(read) {
                 return Poll::Ready(why);
             }
-            let pushes = self.shared.pushes.get();
-            let _answering = self.shared.answering.lock();
-            if let Err(why) = complete(&mut self.replies, &self.shared.requests, pushes) {
+            if let Err(why) = self.shared.complete(&mut self.replies) {
                 return Poll::Ready(why);
             }
         }
@@ -237,37 +270,6 @@ impl Reader {
         context.waker().wake_by_ref();
         Poll::Pending
     }
-}
-
-/// Completes requests with what has arrived. `Err`: nothing counts that arrives later.
-pub(super) fn complete(
-    replies: &mut Replies,
-    requests: &Mutex<Requests>,
-    pushes: Option<&PushReceiver>,
-) -> Result<(), ConnectionError> {
-    while let Some(arrived) = replies.next()? {
-        let (push, pushes) = match (arrived, pushes) {
-            (Arrived::Push(push), Some(pushes)) => (push, pushes),
-            (Arrived::Reply(Ok(reply)), Some(pushes)) if pushes.is_push(&reply) => (reply, pushes),
-            (Arrived::Reply(Err(refused)), Some(pushes))
-                if pushes.is_late(&refused, &requests.lock()) =>
-            {
-                continue;
-            }
-            (Arrived::Reply(answer), _) => {
-                let awaited = requests.lock().next_awaited(&answer)?;
-                awaited.reply(answer)?;
-                continue;
-            }
-            (Arrived::Push(_), None) => return Err(ConnectionError::out_of_step()),
-        };
-        let confirmed = requests.lock().next_confirmed(&push);
-        match confirmed {
-            Some(awaited) => awaited.reply(Ok(push))?,
-            None => pushes.read(push),
-        }
-    }
-    Ok(())
 }
 
 impl Future for Reader {

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use parking_lot::Mutex;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
-use super::driver::complete;
+use super::driver::DriverShared;
 use super::pushes::PushReceiver;
 use super::replies::Replies;
-use super::requests::{Command, Requests};
+use super::requests::Command;
 use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
 use crate::redis::reports::{LaneReports, Reports};
 use crate::redis::transport::Reply;
@@ -76,7 +75,8 @@ const PARTS: [&[u8]; 32] = [
 /// What six requests are answered, which keys are reported, and why the connection ends, when the bytes arrive in parts of
 /// this length.
 fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
-    let requests = Mutex::<Requests>::default();
+    let driver = DriverShared::default();
+    let requests = &driver.requests;
     let mut replies = Replies::default();
     let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let later = Instant::now() + Duration::from_secs(3600);
@@ -93,10 +93,8 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
             judge: Arc::clone(&judge),
         };
         let command = Command {
-            name: "EVALSHA",
-            args: &[],
             expected: Some(expected),
-            confirmation: None,
+            ..Command::new("EVALSHA", &[])
         };
         requests.lock().add([command], later)
     });
@@ -109,13 +107,16 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
     let length = requests.lock().unwritten(Instant::now()).len();
     requests.lock().written(length);
     let (reports, lane) = (Arc::new(Reports::new(1)), 0);
-    let told = PushReceiver::Reports(LaneReports {
-        reports: Arc::clone(&reports),
-        lane,
+    driver.receive_pushes(PushReceiver {
+        reports: Some(LaneReports {
+            reports: Arc::clone(&reports),
+            lane,
+        }),
+        ..PushReceiver::default()
     });
     let end = bytes.chunks(part.max(1)).find_map(|part| {
         replies.arrived.extend_from_slice(part);
-        complete(&mut replies, &requests, Some(&told)).err()
+        driver.complete(&mut replies).err()
     });
     if let Some(why) = &end {
         requests.lock().end(why);

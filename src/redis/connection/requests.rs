@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::base::runtime::isolated;
+use crate::error::{Denied, RefusalKind, RefusedKind};
 use crate::redis::connection::answers::{Answer, ExpectedReply, ReplyChecker};
 use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
 
@@ -59,8 +60,37 @@ pub(super) struct Command<'a> {
     pub(super) name: &'a str,
     pub(super) args: &'a [Arg],
     pub(super) expected: Option<ExpectedReply>,
-    /// It changes the channels: it is refused by a reply, and confirmed by a push.
-    pub(super) confirmation: Option<Confirmation>,
+    pub(super) form: AnswerForm,
+    /// Called with the answer, if no caller waits for it.
+    pub(super) told: Option<AnswerCallback>,
+}
+
+impl<'a> Command<'a> {
+    pub(super) fn new(name: &'a str, args: &'a [Arg]) -> Self {
+        Self {
+            name,
+            args,
+            expected: None,
+            form: AnswerForm::ByReply,
+            told: None,
+        }
+    }
+}
+
+/// Called with an answer by the reader of the connection, before it reads on: it waits for nothing.
+pub(in crate::redis) type AnswerCallback = Arc<dyn Fn(Answer) + Send + Sync>;
+
+/// How a server answers a command.
+pub(super) enum AnswerForm {
+    ByReply,
+    /// It is refused by a reply, and confirmed by a push.
+    ByPush(Confirmation),
+    /// SUNSUBSCRIBE: it is refused by a reply, or not answered. PING goes behind it.
+    IfRefused {
+        channel: Arc<str>,
+        /// The server has said since that the subscription has ended, at its request or by itself.
+        has_ended: bool,
+    },
 }
 
 /// The push that confirms a change of one channel.
@@ -72,12 +102,53 @@ pub(super) struct Confirmation {
 
 impl Confirmation {
     fn is(&self, push: &Reply) -> bool {
-        let Reply::List(items) = push else {
-            return false;
+        is_about(push, self.kind, &self.channel)
+    }
+}
+
+fn is_about(push: &Reply, kind: &str, channel: &str) -> bool {
+    let Reply::List(items) = push else {
+        return false;
+    };
+    let word = |nth, word: &str| matches!(items.get(nth), Some(Reply::Text(text)) if text == word);
+    word(0, kind) && word(1, channel)
+}
+
+impl AnswerForm {
+    /// Whether the next reply may be that of a command with this form; otherwise it is that of the next. `Err`: it can be
+    /// neither.
+    fn may_have(&self, next: &Answer) -> Result<bool, ConnectionError> {
+        use RefusalKind::{
+            Ask, Known, Moved, NoPermission, NoPermissionInScript, NoScript, TryAgain,
+            UnknownCommand, UnknownCommandInScript,
         };
-        let (kind, channel) = (items.first(), items.get(1));
-        matches!(kind, Some(Reply::Text(kind)) if kind == self.kind)
-            && matches!(channel, Some(Reply::Text(channel)) if **channel == *self.channel)
+        let refusal = match next {
+            Ok(_) => None,
+            Err(ConnectionError::Refused(refusal)) => Some(&refusal.kind),
+            Err(_) => return Ok(true),
+        };
+        match (self, refusal) {
+            (Self::ByReply, _) => Ok(true),
+            // A push says that it was executed, and no script has anything to do with it.
+            (
+                Self::ByPush(_),
+                None | Some(NoScript | NoPermissionInScript(_) | UnknownCommandInScript(_)),
+            ) => Err(ConnectionError::out_of_step()),
+            (Self::ByPush(_), Some(_)) => Ok(true),
+            (Self::IfRefused { .. }, None) => Ok(false),
+            (Self::IfRefused { has_ended, .. }, Some(kind)) => match kind {
+                // PING has no slot.
+                Moved { .. } | Ask { .. } | TryAgain | Known(RefusedKind::ClusterDown) => Ok(true),
+                NoPermission(Denied::Command(name)) => Ok(name != "+ping"),
+                UnknownCommand(name) => Ok(name != "PING"),
+                _ if !has_ended => Ok(true),
+                // What a server that cannot serve refuses of the two is PING.
+                Known(RefusedKind::Misconf | RefusedKind::Loading | RefusedKind::MasterDown) => {
+                    Ok(false)
+                }
+                _ => Err(ConnectionError::out_of_step()),
+            },
+        }
     }
 }
 
@@ -125,7 +196,8 @@ struct Unwritten {
 pub(super) struct Awaited {
     answer: oneshot::Sender<Answer>,
     expected: Option<ExpectedReply>,
-    confirmation: Option<Confirmation>,
+    form: AnswerForm,
+    told: Option<AnswerCallback>,
 }
 
 impl Awaited {
@@ -149,7 +221,10 @@ impl Awaited {
 
     /// Its caller may have gone.
     fn answer(self, answer: Answer) {
-        isolated(|| _ = self.answer.send(answer));
+        isolated(|| match self.told {
+            Some(told) => told(answer),
+            None => _ = self.answer.send(answer),
+        });
     }
 }
 
@@ -176,7 +251,8 @@ impl Requests {
             let awaited = Awaited {
                 answer,
                 expected: command.expected,
-                confirmation: command.confirmation,
+                form: command.form,
+                told: command.told,
             };
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
@@ -262,47 +338,52 @@ impl Requests {
     /// reply is why the server refuses the connection, which it then closes.
     pub(super) fn next_awaited(&mut self, next: &Answer) -> Result<Awaited, ConnectionError> {
         let is_first = !std::mem::replace(&mut self.was_answered, true);
-        let awaited = self.awaited.pop_front();
+        let mut awaited = self.awaited.pop_front();
+        if let Some(Awaited { form, .. }) = &awaited
+            && !form.may_have(next)?
+        {
+            // It was not refused, and this is the answer to the PING behind it.
+            awaited = self.awaited.pop_front();
+        }
         if let (true, None, Err(refused)) = (is_first, &awaited, next) {
             return Err(refused.clone().of_a_connection());
         }
         shorten(&mut self.awaited);
-        let is_confirmed_by_push = |awaited: &Awaited| awaited.confirmation.is_some();
-        if next.is_ok() && awaited.as_ref().is_some_and(is_confirmed_by_push) {
-            return Err(ConnectionError::out_of_step());
-        }
-        let expected = awaited.as_ref().and_then(|it| it.expected.as_ref());
-        if let (None, Some(expected)) = (&self.judge, expected) {
-            self.judge = Some(Arc::clone(&expected.judge));
-        }
-        if let Some(judge) = &self.judge {
-            if self.is_idle() {
-                judge.note_idle();
-            }
-            // The reply to a renewed password has no judge, but it shows that the server answers.
-            if expected.is_none() {
-                judge.note_reply();
-            }
-        }
+        self.note_answered(awaited.as_ref());
         awaited.ok_or_else(ConnectionError::out_of_step)
-    }
-
-    /// Whether the next answer is that to a change of the channels.
-    pub(super) fn awaits_confirmation(&self) -> bool {
-        let next = self.awaited.front();
-        next.is_some_and(|awaited| awaited.confirmation.is_some())
     }
 
     /// Whose confirmation a push is. `None`: no request awaits it next.
     pub(super) fn next_confirmed(&mut self, push: &Reply) -> Option<Awaited> {
-        let confirmation = self.awaited.front()?.confirmation.as_ref()?;
-        if !confirmation.is(push) {
-            return None;
+        match &mut self.awaited.front_mut()?.form {
+            AnswerForm::ByPush(confirmation) if confirmation.is(push) => {}
+            AnswerForm::IfRefused { channel, has_ended } => {
+                *has_ended |= is_about(push, "sunsubscribe", channel);
+                return None;
+            }
+            _ => return None,
         }
         self.was_answered = true;
         let awaited = self.awaited.pop_front();
         shorten(&mut self.awaited);
+        self.note_answered(awaited.as_ref());
         awaited
+    }
+
+    /// The server has answered this one.
+    fn note_answered(&mut self, request: Option<&Awaited>) {
+        let expected = request.and_then(|request| request.expected.as_ref());
+        if let (None, Some(expected)) = (&self.judge, expected) {
+            self.judge = Some(Arc::clone(&expected.judge));
+        }
+        let Some(judge) = &self.judge else { return };
+        if self.is_idle() {
+            judge.note_idle();
+        }
+        // The reply to a renewed password has no judge, but it shows that the server answers.
+        if expected.is_none() {
+            judge.note_reply();
+        }
     }
 
     /// The answers of requests that have ended without a reply.

@@ -3,19 +3,18 @@
 use std::io;
 
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::redis::settings::{Server, ServerPlace, Socket};
-use crate::redis::transport::ConnectionError;
-
-/// The byte stream of a connection.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+use crate::redis::settings::{ServerPlace, Socket, Target};
+use crate::redis::transport::{ByteStream, ConnectionError};
 
 /// Connects to a server.
-pub(super) async fn open(server: &Server) -> Result<Box<dyn Stream>, ConnectionError> {
+pub(super) async fn open(target: &Target) -> Result<Box<dyn ByteStream>, ConnectionError> {
+    #[cfg(feature = "test-util")]
+    if let Target::Custom(transport) = target {
+        return transport.open().await;
+    }
+    let server = target.server().ok_or(ConnectionError::NoSockets)?;
     let (host, port) = match server.place()? {
         #[cfg(unix)]
         ServerPlace::Unix(path) => {

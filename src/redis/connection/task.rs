@@ -8,29 +8,16 @@ use crate::redis::transport::BoxFuture;
 pub(in crate::redis) struct Task {
     /// Whether it has panicked. `None`: it has ended.
     ended: Option<BoxFuture<'static, bool>>,
-    /// `None`: what a test has in its place ends by itself.
-    abort: Option<AbortHandle>,
+    abort: AbortHandle,
 }
 
 impl Task {
     pub(super) fn of<T: Send + 'static>(task: JoinHandle<T>) -> Self {
-        let abort = Some(task.abort_handle());
+        let abort = task.abort_handle();
         let ended = async move { task.await.is_err_and(|error| error.is_panic()) };
         Self {
             ended: Some(Box::pin(ended)),
             abort,
-        }
-    }
-
-    #[cfg(feature = "test-util")]
-    pub(super) fn custom(closed: BoxFuture<'static, ()>) -> Self {
-        let ended = async move {
-            closed.await;
-            false
-        };
-        Self {
-            ended: Some(Box::pin(ended)),
-            abort: None,
         }
     }
 
@@ -52,17 +39,13 @@ impl Task {
 
     /// Ends the connection, and waits until its socket is closed, which happens when its task is dropped.
     pub(in crate::redis) async fn end(mut self) {
-        if let Some(abort) = &self.abort {
-            abort.abort();
-            self.ended().await;
-        }
+        self.abort.abort();
+        self.ended().await;
     }
 }
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if let Some(abort) = &self.abort {
-            abort.abort();
-        }
+        self.abort.abort();
     }
 }

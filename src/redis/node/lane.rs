@@ -6,6 +6,7 @@
 //! unanswered on a lost connection can therefore not be executed after its resend.
 
 mod current;
+mod opening;
 mod supervisor;
 
 use std::sync::Arc;
@@ -18,10 +19,11 @@ use tokio::time::Instant;
 use super::endpoint::Endpoint;
 use super::fence::ConnectionFence;
 use super::link::{Link, SendError};
-use crate::error::{Cause, Error};
-use crate::redis::connection::connect_error;
+use crate::base::backoff::Backoff;
+use crate::error::Cause;
+use crate::redis::transport::ConnectionError;
 
-pub(in crate::redis) use current::ConnectionContext;
+pub(in crate::redis) use current::{ConnectionContext, LanePlace, Purpose};
 use current::{Current, GoneOnDrop, LaneState, LaneStats};
 use supervisor::{Connected, Supervisor};
 
@@ -35,39 +37,32 @@ pub(in crate::redis) struct Lane {
 impl Lane {
     /// Connects once, and starts the task that replaces the connection from then on.
     pub(in crate::redis) async fn open(
-        endpoint: &Arc<Endpoint>,
-        nth: usize,
+        place: LanePlace,
         context: &ConnectionContext,
-    ) -> Result<Self, Error> {
-        let (lane, mut supervisor) = Self::new(endpoint, nth, context);
-        let refused = |problem| connect_error(&endpoint.settings(), problem);
-        let opened = supervisor.open().await.map_err(refused)?;
-        let first = supervisor.take_over(opened).await.map_err(refused)?;
+    ) -> Result<Self, ConnectionError> {
+        let (lane, mut supervisor) = Self::new(place, context);
+        let opened = supervisor.open().await?;
+        let first = supervisor.take_over(opened).await?;
         lane.spawn(supervisor, Some(first), context);
         Ok(lane)
     }
 
     /// Starts the task that connects, and replaces the connection from then on.
-    pub(in crate::redis) fn start(
-        endpoint: &Arc<Endpoint>,
-        nth: usize,
-        context: &ConnectionContext,
-    ) -> Self {
-        let (lane, supervisor) = Self::new(endpoint, nth, context);
+    pub(in crate::redis) fn start(place: LanePlace, context: &ConnectionContext) -> Self {
+        let (lane, supervisor) = Self::new(place, context);
         lane.spawn(supervisor, None, context);
         lane
     }
 
-    fn new(
-        endpoint: &Arc<Endpoint>,
-        nth: usize,
-        context: &ConnectionContext,
-    ) -> (Self, Supervisor) {
+    fn new(place: LanePlace, context: &ConnectionContext) -> (Self, Supervisor) {
         let stats = Arc::new(LaneStats::default());
         let (wanted, is_wanted) = watch::channel(true);
+        let endpoint = Arc::clone(&place.endpoint);
         let supervisor = Supervisor {
-            endpoint: Arc::clone(endpoint),
-            nth,
+            endpoint: Arc::clone(&endpoint),
+            nth: place.id.nth,
+            place,
+            in_vain: (0, Backoff::new(endpoint.settings().is_scattered())),
             stats: Arc::clone(&stats),
             context: context.clone(),
             predecessor: None,
@@ -79,7 +74,7 @@ impl Lane {
             changed: Notify::new(),
         });
         let lane = Self {
-            endpoint: Arc::clone(endpoint),
+            endpoint,
             current,
             stats,
             wanted,

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::fence::Identity;
+use super::hearing::ChannelRecord;
 use crate::base::runtime::{Lately, event, isolated};
 use crate::error::{Cause, RefusalKind};
 use crate::names::wire::Announce;
@@ -17,14 +18,19 @@ use crate::redis::call::{Call, OUTDATED};
 use crate::redis::connection::answers::{
     ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
 };
-use crate::redis::connection::{Connection, Replying};
-use crate::redis::transport::{Arg, CommandWords, ConnectionError, Reply};
+use crate::redis::connection::{AnswerCallback, Connection, Replying};
+use crate::redis::transport::{Arg, CommandWords, ConnectionError, Delivery, Reply};
 
 /// A connection that may carry scripts.
 pub(crate) struct Link {
     connection: Connection,
     /// Where it leads to, for errors.
-    server: Arc<str>,
+    pub(in crate::redis) server: Arc<str>,
+    /// Channels can be subscribed to over it.
+    pub(in crate::redis) hears: bool,
+    /// A channel is asked for.
+    pub(in crate::redis) subscribes: Notify,
+    pub(in crate::redis) heard: Arc<ChannelRecord>,
     judge: Arc<ReplyChecker>,
     pub(in crate::redis) identity: Option<Identity>,
     /// The time of a command is over, or its caller has gone, and it has no reply.
@@ -76,6 +82,7 @@ enum ScriptForm {
 impl Link {
     pub(in crate::redis) fn new(
         connection: Connection,
+        hears: bool,
         identity: Option<Identity>,
         server: Arc<str>,
         misfits: Arc<ImpossibleReplies>,
@@ -83,6 +90,9 @@ impl Link {
         Self {
             connection,
             server,
+            hears,
+            subscribes: Notify::new(),
+            heard: Arc::default(),
             judge: Arc::new(ReplyChecker::new(misfits)),
             identity,
             doubt: Notify::new(),
@@ -197,8 +207,8 @@ impl Link {
         let (connection, until) = (&self.connection, limit.until);
         let expected = self.expected_of(form, call);
         let reply = match form {
-            ScriptForm::Sha => connection.send("EVALSHA", &args, until, expected),
-            ScriptForm::Source => connection.send("EVAL", &args, until, expected),
+            ScriptForm::Sha => connection.send("EVALSHA", &args, until, Some(expected)),
+            ScriptForm::Source => connection.send("EVAL", &args, until, Some(expected)),
             ScriptForm::SourceAfterAsking => connection.asking("EVAL", &args, until, expected),
         };
         drop(args);
@@ -289,7 +299,7 @@ impl Link {
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = CommandWords::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
-        let expected = self.expected("WAIT", is_number);
+        let expected = Some(self.expected("WAIT", is_number));
         let reply = self.connection.send("WAIT", &words, limit.until, expected);
         match self.exchange(reply, Instant::now(), limit).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
@@ -318,7 +328,7 @@ impl Link {
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
         for way in ways {
-            let expected = self.expected(way, is_number);
+            let expected = Some(self.expected(way, is_number));
             let reply = self.connection.send(way, &words, limit.until, expected);
             let announced = self.exchange(reply, Instant::now(), limit);
             if let Err(problem) = announced.await {
@@ -330,17 +340,45 @@ impl Link {
     /// Waits for the answer to a command that does nothing, which no other command has. A refusal is an answer.
     pub(in crate::redis) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
         let sent_at = Instant::now();
-        let nonce = self.judge.nonce();
-        let words = [Arg::Text(Arc::clone(&nonce))];
-        let expected = ExpectedReply {
-            nonce: Some(nonce),
-            ..self.expected("PING", |reply| matches!(reply, Reply::Text(_)))
-        };
+        let (nonce, expected) = self.pong();
+        let (words, expected) = ([Arg::Text(nonce)], Some(expected));
         let reply = self.connection.send("PING", &words, limit.until, expected);
         match self.exchange(reply, sent_at, limit).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(self.unknown(problem)),
         }
+    }
+
+    /// The argument of a PING, and the reply that it has.
+    fn pong(&self) -> (Arc<str>, ExpectedReply) {
+        let nonce = self.judge.nonce();
+        let expected = ExpectedReply {
+            nonce: Some(Arc::clone(&nonce)),
+            ..self.expected("PING", |reply| matches!(reply, Reply::Text(_)))
+        };
+        (nonce, expected)
+    }
+
+    /// Subscribes to a channel. `told` is called with the answer; without one the connection is doubted.
+    pub(in crate::redis) fn subscribe(
+        &self,
+        delivery: Delivery,
+        channel: &Arc<str>,
+        limit: Limit,
+        told: AnswerCallback,
+    ) {
+        let silent_at = Instant::now() + limit.silence;
+        self.judge.note_sent(self.judge.micros(silent_at));
+        self.heard.note_asked();
+        self.subscribes.notify_one();
+        let expected = self.expected("SUBSCRIBE", |_| true);
+        self.connection
+            .subscribe(delivery, channel, limit.until, (told, expected));
+    }
+
+    /// Unsubscribes from a channel.
+    pub(in crate::redis) fn unsubscribe(&self, delivery: Delivery, channel: &Arc<str>) {
+        self.connection.unsubscribe(delivery, channel, self.pong());
     }
 
     /// One step through the keys of this server: those that are hashes and match, and where the next step begins.
@@ -359,7 +397,7 @@ impl Link {
             Arg::Fixed("TYPE"),
             Arg::Fixed("hash"),
         ];
-        let expected = self.expected("SCAN", |reply| KeysFound::of(reply).is_some());
+        let expected = Some(self.expected("SCAN", |reply| KeysFound::of(reply).is_some()));
         let reply = self.connection.send("SCAN", &words, limit.until, expected);
         match self.exchange(reply, Instant::now(), limit).await {
             Ok(reply) => {

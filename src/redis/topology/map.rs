@@ -31,8 +31,8 @@ use crate::redis::settings::address::Address;
 use crate::redis::settings::{Expected, Settings};
 
 use registry::{NumberOutcome, Registry};
-pub(in crate::redis) use values::RouteTable;
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
+pub(in crate::redis) use values::{Owners, RouteTable};
 
 /// The map.
 pub(in crate::redis) struct Map {
@@ -164,7 +164,8 @@ impl Map {
         };
         let (address, id) = (server.address.clone(), server.id.clone());
         let endpoint = Endpoint::new(address, settings, id, Some(Box::new(identify)));
-        Node::new(endpoint, self.connections, BULK_MAX / self.connections)
+        let bulk_max = BULK_MAX / self.connections;
+        Node::new(number, endpoint, self.connections, bulk_max)
     }
 
     /// A connection of this number leads to a server that reports this identity.
@@ -293,10 +294,6 @@ impl Map {
         // A server that had routes and has none any more was taken over from.
         let failovers = before.difference(after).count() as u64;
         self.failovers.fetch_add(failovers, Ordering::Relaxed);
-        // In a cluster every node hears every message, but one that has no slots any more may be leaving.
-        if failovers > 0 {
-            self.context.moved.notify_one();
-        }
         change
     }
 
@@ -337,6 +334,15 @@ impl Map {
         in_use
             .map(|&number| Arc::clone(state.registry.node(number)))
             .collect()
+    }
+
+    /// The servers of all routes.
+    pub(in crate::redis) fn owners(&self) -> Owners {
+        let state = self.state.lock();
+        Owners {
+            numbers: state.owners.clone(),
+            in_use: state.in_use.clone(),
+        }
     }
 
     /// The numbers of the servers that have a route.

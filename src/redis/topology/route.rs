@@ -10,6 +10,7 @@ use super::confirmer::ReplicaRoute;
 use super::map::{Map, Received, RoutedLink};
 use crate::error::{Cause, Error, Operation};
 use crate::redis::call::Call;
+use crate::redis::channels::{ChannelRoute, Subscription, UNCONFIRMED};
 use crate::redis::connection::slot_of;
 use crate::redis::node::BackgroundClass;
 use crate::redis::node::link::{Limit, SendError};
@@ -157,6 +158,30 @@ impl<'a> Route<'a> {
                 })
             }
             None => Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await,
+        }
+    }
+
+    /// Joins a channel of the lock, and asks for it unless that was done already.
+    pub(crate) fn subscribe(self, channel: &Arc<str>) -> Subscription {
+        let route = ChannelRoute {
+            group: self.group,
+            lane: self.lane,
+        };
+        let (subscription, wanted) = self.map.context.channels.join(channel, route);
+        wanted.iter().for_each(|request| self.map.ask(request));
+        subscription
+    }
+
+    /// Why a channel of the lock was not confirmed, if the server has not said so.
+    pub(crate) fn deafness(self) -> Box<Cause> {
+        let owner = self.map.owner(self.group);
+        match owner.and_then(|(_, node)| node.deafness(self.lane)) {
+            Some(
+                SendError::NotSent(cause)
+                | SendError::NotAccepted(cause)
+                | SendError::Unknown(cause),
+            ) => cause,
+            _ => Cause::new(self.server(), UNCONFIRMED),
         }
     }
 

@@ -20,7 +20,7 @@ use super::seeds::{self, SeedAnswer};
 use crate::base::backoff::Backoff;
 use crate::base::runtime::event;
 use crate::error::{Error, RefusalKind};
-use crate::redis::connection::{ChannelConnection, Connection, Failed, Task};
+use crate::redis::connection::{Connection, Failed, PushReceiver, Task};
 use crate::redis::node::endpoint::ServerId;
 use crate::redis::settings::Settings;
 use crate::redis::settings::address::Address;
@@ -276,16 +276,20 @@ impl Sentinels {
         &self,
         map: &Map,
         address: &Address,
-    ) -> Result<(ChannelConnection, Task), ConnectionError> {
+    ) -> Result<(Connection, Task), ConnectionError> {
         let settings = self.settings.at_sentinel(address);
         let outdated = Arc::clone(&map.context.outdated);
-        let heard = Arc::new(move |_| outdated.notify_one());
-        let (connection, task) = ChannelConnection::open(&settings, heard).await?;
-        let channels = ["+switch-master".into()];
-        let subscribed =
-            connection.change(Change::Subscribe, Delivery::Classic, &channels, TIME_LIMIT);
-        let subscribed: Result<Vec<_>, _> = subscribed.await.into_iter().collect();
-        subscribed?;
+        let (connection, task) = Connection::open(&settings).await?;
+        let hello = connection.greet(TIME_LIMIT).await?;
+        connection.receive(PushReceiver {
+            heard: Some(Arc::new(move |_| outdated.notify_one())),
+            reports: None,
+            has_lists: hello.is_none(),
+        });
+        let (until, channel) = (Instant::now() + TIME_LIMIT, "+switch-master".into());
+        let subscribed = connection.change(Change::Subscribe, Delivery::Classic, &channel, until);
+        let subscribed = tokio::time::timeout_at(until, subscribed).await;
+        subscribed.unwrap_or_else(|_| Err(ConnectionError::silent()))?;
         Ok((connection, task))
     }
 }

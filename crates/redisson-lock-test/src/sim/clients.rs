@@ -1,31 +1,25 @@
 //! What clients do with the simulated server, and what can be seen of it from outside.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use redisson_lock::test_util::Role;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::command::Command;
-use super::network::{Answered, Event, Opened, Wire, Written};
-use super::server::Server;
+use super::connection::Arrived;
+use super::network::{Event, Opened, Wire, Written};
+use super::server::{APPLIED_LATE_MS, Pace, Server};
 
 /// What clients do with their connections.
 impl Server {
     /// A new connection: when it is there, or why it is not.
-    pub(super) fn connect(
-        &self,
-        client: usize,
-        node: usize,
-        role: Role,
-    ) -> (Duration, Option<Opened>) {
+    pub(super) fn connect(&self, client: usize, node: usize) -> (Duration, Option<Opened>) {
         let mut state = self.state.lock();
-        let nth = state.opened.entry((client, role)).or_default();
+        let nth = state.opened.entry(client).or_default();
         *nth += 1;
-        let who = (client as u64) << 40 | u64::from(role == Role::Messages) << 32 | *nth;
+        let who = (client as u64) << 40 | *nth;
         let mut rng = Rng::with_seed(self.seed ^ who.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let thawed = state.frozen_until.saturating_duration_since(Instant::now());
         let delay = state.latency.roll(&mut rng).max(thawed);
@@ -35,13 +29,12 @@ impl Server {
         state.serials += 1;
         state.next_id += 1;
         let (serial, id) = (state.serials, state.next_id);
-        let (messages, received) = mpsc::unbounded_channel();
-        let ended = CancellationToken::new();
+        let arrived = Arc::<Arrived>::default();
         let wire = Wire {
             client,
             node,
             asking: false,
-            role,
+            is_new: false,
             id,
             address: format!("127.0.0.1:{}", 40_000 + serial),
             connected: true,
@@ -52,25 +45,16 @@ impl Server {
             answers: VecDeque::new(),
             late: BTreeMap::new(),
             channels: BTreeSet::new(),
-            messages,
-            ended: ended.clone(),
+            arrived: Arc::clone(&arrived),
             rng,
             tracking: None,
         };
         state.wires.insert(serial, wire);
-        (
-            delay,
-            Some(Opened {
-                serial,
-                ended,
-                received,
-            }),
-        )
+        (delay, Some(Opened { serial, arrived }))
     }
 
-    /// A command is handed over. The answer comes, or does not.
-    pub(super) fn write(&self, serial: u64, command: Command) -> oneshot::Receiver<Answered> {
-        let (answer, answered) = oneshot::channel();
+    /// A command was written. The answer comes, or does not.
+    pub(super) fn write(&self, serial: u64, command: Command) {
         let mut state = self.state.lock();
         let latency = state.latency;
         let (now, thawed) = (Instant::now(), state.frozen_until);
@@ -78,7 +62,6 @@ impl Server {
             let arrives_at = (now + latency.roll(&mut wire.rng)).max(thawed);
             let written = Written {
                 command,
-                answer: Some(answer),
                 arrives_at,
             };
             if !wire.connected || !wire.passes {
@@ -93,7 +76,16 @@ impl Server {
         self.changed.notify_one();
         drop(state);
         self.settle();
-        answered
+    }
+
+    /// How late the task that waits for an answer is polled, if it is.
+    pub(super) fn polled_late(&self) -> Option<Duration> {
+        if self.pace == Pace::AtOnce {
+            return Some(REPLY_DELAY);
+        }
+        let mut state = self.state.lock();
+        let is_late = state.late_percent > 0 && state.rng.u8(0..100) < state.late_percent;
+        is_late.then(|| Duration::from_millis(state.rng.u64(0..APPLIED_LATE_MS)))
     }
 
     /// The client's end is closed, by the client.
@@ -126,13 +118,9 @@ impl Server {
     }
 
     /// How many times a client has tried to connect.
-    pub fn attempts_to_connect(&self, client: usize, role: Role) -> u64 {
+    pub fn attempts_to_connect(&self, client: usize) -> u64 {
         let state = self.state.lock();
-        state
-            .opened
-            .get(&(client, role))
-            .copied()
-            .unwrap_or_default()
+        state.opened.get(&client).copied().unwrap_or_default()
     }
 
     /// Connections that are open at the client's end.
@@ -145,3 +133,7 @@ impl Server {
             .count()
     }
 }
+
+/// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would
+/// stand still for all others.
+const REPLY_DELAY: Duration = Duration::from_millis(1);

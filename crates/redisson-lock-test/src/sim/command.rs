@@ -1,15 +1,14 @@
 //! A command as the server sees it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::{Arg, Change};
+use redisson_lock::test_util::Arg;
 
 pub(super) enum Command {
     Script {
         sha: String,
         /// With EVAL.
-        source: Option<&'static str>,
+        source: Option<String>,
         keys: Vec<String>,
         args: Vec<String>,
     },
@@ -17,13 +16,16 @@ pub(super) enum Command {
     Direct(Vec<String>),
     /// One without a visible effect, by its permission.
     Without(&'static str),
+    /// With the version of the protocol that is asked for.
+    Hello(Option<String>),
+    Tracking,
     Info,
     Asking,
     ClusterInfo,
     ClusterId,
     ClusterSlots,
     /// With what it brings back.
-    Ping(Arc<str>),
+    Ping(String),
     Wait {
         replicas: i64,
         within: Duration,
@@ -32,64 +34,62 @@ pub(super) enum Command {
         id: i64,
         address: String,
     },
+    /// Of one channel.
     Change {
-        change: Change,
-        channels: Vec<Arc<str>>,
+        name: String,
+        channel: String,
     },
 }
 
 impl Command {
-    pub(super) fn parse(name: &'static str, args: Vec<Arg>) -> Self {
-        let words: Vec<String> = args.iter().map(text).collect();
-        match (name, args.as_slice()) {
-            ("CLIENT", [Arg::Fixed("INFO")]) => Self::Info,
-            ("ASKING", []) => Self::Asking,
-            ("CLUSTER", [Arg::Fixed("INFO")]) => Self::ClusterInfo,
-            ("CLUSTER", [Arg::Fixed("MYID")]) => Self::ClusterId,
-            ("CLUSTER", [Arg::Fixed("SLOTS")]) => Self::ClusterSlots,
-            ("CLIENT", [Arg::Fixed("SETNAME"), _]) => Self::Without("client|setname"),
-            ("PING", []) => Self::Ping("PONG".into()),
-            ("PING", [Arg::Text(nonce)]) => Self::Ping(Arc::clone(nonce)),
-            ("WAIT", [Arg::Number(replicas), Arg::Number(ms)]) => Self::Wait {
-                replicas: *replicas,
-                within: Duration::from_millis(u64::try_from(*ms).expect("a time")),
+    pub(super) fn parse(words: Vec<String>) -> Self {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let text = |text: &&str| (*text).to_owned();
+        match words.as_slice() {
+            ["HELLO", version @ ..] => Self::Hello(version.first().map(text)),
+            ["CLIENT", "INFO"] => Self::Info,
+            ["CLIENT", "TRACKING", "ON", "NOLOOP"] => Self::Tracking,
+            ["CLIENT", "TRACKING", ..] => Self::Without("client|tracking"),
+            ["CLIENT", "SETNAME", _] => Self::Without("client|setname"),
+            ["ASKING"] => Self::Asking,
+            ["CLUSTER", "INFO"] => Self::ClusterInfo,
+            ["CLUSTER", "MYID"] => Self::ClusterId,
+            ["CLUSTER", "SLOTS"] => Self::ClusterSlots,
+            ["PING"] => Self::Ping("PONG".to_owned()),
+            ["PING", nonce] => Self::Ping(text(nonce)),
+            ["WAIT", replicas, ms] => Self::Wait {
+                replicas: replicas.parse().expect("a number"),
+                within: Duration::from_millis(ms.parse().expect("a time")),
             },
-            ("CLIENT", [Arg::Fixed("TRACKING"), ..]) => Self::Without("client|tracking"),
-            ("INFO", _) => Self::Without("info"),
-            (
+            ["INFO", ..] => Self::Without("info"),
+            [
                 "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
                 | "PEXPIRE" | "DEL" | "PUBLISH" | "TIME",
-                _,
-            ) => Self::Direct([vec![name.to_ascii_lowercase()], words].concat()),
-            (
-                "CLIENT",
-                [
-                    Arg::Fixed("KILL"),
-                    Arg::Fixed("ID"),
-                    Arg::Number(id),
-                    Arg::Fixed("ADDR"),
-                    _,
-                ],
-            ) => Self::Kill {
-                id: *id,
-                address: words[4].clone(),
+                ..,
+            ] => {
+                let mut words: Vec<String> = words.iter().map(text).collect();
+                words[0] = words[0].to_ascii_lowercase();
+                Self::Direct(words)
+            }
+            ["SUBSCRIBE" | "UNSUBSCRIBE", channel] => Self::Change {
+                name: words[0].to_ascii_lowercase(),
+                channel: text(channel),
             },
-            ("CLIENT", [Arg::Fixed("KILL"), Arg::Fixed("ID"), Arg::Number(id)]) => Self::Kill {
-                id: *id,
-                address: String::new(),
+            ["CLIENT", "KILL", "ID", id, address @ ..] => Self::Kill {
+                id: id.parse().expect("a number"),
+                address: address.last().map(text).unwrap_or_default(),
             },
-            ("EVALSHA" | "EVAL", [Arg::Fixed(script), Arg::Number(keys), ..]) => {
-                let first_arg = 2 + usize::try_from(*keys).expect("a number of keys");
-                let is_source = name == "EVAL";
+            [name @ ("EVALSHA" | "EVAL"), script, keys, rest @ ..] => {
+                let keys: usize = keys.parse().expect("a number of keys");
+                let is_source = *name == "EVAL";
                 Self::Script {
-                    sha: if is_source {
-                        sha1_smol::Sha1::from(script).digest().to_string()
-                    } else {
-                        words[0].clone()
+                    sha: match is_source {
+                        true => sha1_smol::Sha1::from(script).digest().to_string(),
+                        false => text(script),
                     },
-                    source: is_source.then_some(*script),
-                    keys: words[2..first_arg].to_vec(),
-                    args: words[first_arg..].to_vec(),
+                    source: is_source.then(|| text(script)),
+                    keys: rest[..keys].iter().map(text).collect(),
+                    args: rest[keys..].iter().map(text).collect(),
                 }
             }
             other => panic!("the simulated server does not know {other:?}"),
@@ -107,11 +107,12 @@ impl Command {
             Self::ClusterId => "cluster|myid",
             Self::ClusterSlots => "cluster|slots",
             Self::Without(name) => name,
+            Self::Tracking => "client|tracking",
             Self::Ping(_) => "ping",
             Self::Wait { .. } => "wait",
             Self::Kill { .. } => "client|kill",
-            // Checked where it is executed.
-            Self::Direct(_) | Self::Change { .. } => return None,
+            // Checked where it is executed; HELLO needs no right.
+            Self::Direct(_) | Self::Change { .. } | Self::Hello(_) => return None,
         })
     }
 }

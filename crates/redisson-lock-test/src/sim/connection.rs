@@ -1,20 +1,21 @@
-//! A client's end of a simulated connection: what stands in for fred.
+//! A client's end of a simulated connection: a stream of bytes.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
-use redisson_lock::test_util::{
-    Arg, BoxFuture, Change, ConnectionError, PubSubEvent, Reply, Report, Role, Transport,
-    TransportConnection,
-};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio_util::sync::CancellationToken;
+use redisson_lock::test_util::{BoxFuture, ByteStream, ConnectionError, Transport};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::cluster;
 use super::command::Command;
 use super::network::Opened;
+use super::resp::Incoming;
 use super::server::Server;
 
 /// Where a simulated client connects to, and as whom.
@@ -33,36 +34,6 @@ impl Access {
             node: 0,
         }
     }
-
-    async fn connect(&self, role: Role, limit: Duration) -> Result<Connection, ConnectionError> {
-        let (delay, opened) = self.server.connect(self.client, self.node, role);
-        // Cancel safety of the simulation itself: a connection that nobody waits for any more is
-        // closed.
-        let closing = opened
-            .as_ref()
-            .map(|opened| CloseOnDrop(Arc::clone(&self.server), opened.serial));
-        tokio::time::sleep(delay.min(limit)).await;
-        let (Some(opened), Some(closing)) = (opened, closing) else {
-            return Err(ConnectionError::Lost("connection refused".to_owned()));
-        };
-        if delay > limit {
-            return Err(ConnectionError::Timeout(
-                "connecting took too long".to_owned(),
-            ));
-        }
-        let Opened {
-            serial,
-            ended,
-            received,
-        } = opened;
-        Ok(Connection {
-            server: Arc::clone(&self.server),
-            serial,
-            ended,
-            closing: Mutex::new(Some(closing)),
-            received: Mutex::new(Some(received)),
-        })
-    }
 }
 
 impl fmt::Debug for Access {
@@ -74,15 +45,31 @@ impl fmt::Debug for Access {
 }
 
 impl Transport for Access {
-    fn open(
-        &self,
-        role: Role,
-        limit: Duration,
-    ) -> BoxFuture<'_, Result<Box<dyn TransportConnection>, ConnectionError>> {
+    fn open(&self) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectionError>> {
         Box::pin(async move {
-            let connection = self.connect(role, limit).await?;
-            Ok(Box::new(connection) as Box<dyn TransportConnection>)
+            let (delay, opened) = self.server.connect(self.client, self.node);
+            // Cancel safety of the simulation itself: a connection that nobody waits for any more is
+            // closed.
+            let stream = opened.map(|Opened { serial, arrived }| Stream {
+                server: Arc::clone(&self.server),
+                serial,
+                incoming: Incoming::default(),
+                arrived,
+                delay: None,
+            });
+            sleep(delay).await;
+            match stream {
+                Some(stream) => Ok(Box::new(stream) as Box<dyn ByteStream>),
+                None => Err(ConnectionError::Lost("connection refused".to_owned())),
+            }
         })
+    }
+
+    fn later(&self) -> BoxFuture<'static, ()> {
+        match self.server.polled_late() {
+            Some(delay) => Box::pin(sleep(delay)),
+            None => Box::pin(std::future::ready(())),
+        }
     }
 
     fn nodes(&self) -> Vec<(String, u16)> {
@@ -100,105 +87,117 @@ impl Transport for Access {
     }
 }
 
-struct CloseOnDrop(Arc<Server>, u64);
+/// What has arrived at a client, and it has not read.
+#[derive(Default)]
+pub(super) struct Arrived(Mutex<ArrivedState>);
 
-impl Drop for CloseOnDrop {
-    fn drop(&mut self) {
-        self.0.close(self.1);
+#[derive(Default)]
+struct ArrivedState {
+    /// Each not to be read before its instant.
+    parts: VecDeque<(Instant, Vec<u8>)>,
+    has_ended: bool,
+    reader: Option<Waker>,
+}
+
+impl Arrived {
+    pub(super) fn push(&self, at: Instant, bytes: Vec<u8>) {
+        self.change(|state| state.parts.push_back((at, bytes)));
+    }
+
+    /// Nothing more will come.
+    pub(super) fn end(&self) {
+        let now = Instant::now();
+        self.change(|state| {
+            state.parts.retain(|(at, _)| *at <= now);
+            state.has_ended = true;
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut ArrivedState)) {
+        let reader = {
+            let mut state = self.0.lock();
+            change(&mut state);
+            state.reader.take()
+        };
+        if let Some(reader) = reader {
+            reader.wake();
+        }
     }
 }
 
-struct Connection {
+/// Dropped, it is closed.
+struct Stream {
     server: Arc<Server>,
     serial: u64,
-    ended: CancellationToken,
-    closing: Mutex<Option<CloseOnDrop>>,
-    received: Mutex<Option<UnboundedReceiver<PubSubEvent>>>,
+    incoming: Incoming,
+    arrived: Arc<Arrived>,
+    /// Until what has arrived may be read.
+    delay: Option<Pin<Box<Sleep>>>,
 }
 
-impl TransportConnection for Connection {
-    fn command(
-        &self,
-        name: &'static str,
-        args: Vec<Arg>,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Result<Reply, ConnectionError>> {
-        let command = Command::parse(name, args);
-        let delay = self.server.reply_delay(&command);
-        Box::pin(self.exchange(command, timeout, delay))
-    }
-
-    fn change(
-        &self,
-        change: Change,
-        channels: Vec<Arc<str>>,
-        timeout: Duration,
-    ) -> BoxFuture<'_, Vec<Result<(), ConnectionError>>> {
-        Box::pin(async move {
-            let count = channels.len();
-            let change = Command::Change { change, channels };
-            // Without a delay: a message that comes after the answer would overtake it.
-            let answers = match self.exchange(change, timeout, None).await {
-                Ok(Reply::List(answers)) => answers.into_iter(),
-                Ok(other) => panic!("an answer for each channel: {other:?}"),
-                Err(problem) => return vec![Err(problem); count],
-            };
-            let answers = answers.map(|answer| match answer {
-                Reply::Text(refused) => Err(ConnectionError::refused(refused)),
-                _ => Ok(()),
-            });
-            answers.collect()
-        })
-    }
-
-    fn messages(&self) -> UnboundedReceiver<PubSubEvent> {
-        self.received
-            .lock()
-            .take()
-            .expect("a connection is listened to once")
-    }
-
-    fn track(&self, report: Report) -> bool {
-        self.server.track(self.serial, report)
-    }
-
-    fn closed(&self) -> BoxFuture<'static, ()> {
-        let (closing, ended) = (self.closing.lock().take(), self.ended.clone());
-        Box::pin(async move {
-            // Dropped with this future, ready or not.
-            let _closing = closing;
-            ended.cancelled().await;
-        })
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.server.close(self.serial);
     }
 }
 
-impl Connection {
-    async fn exchange(
-        &self,
-        command: Command,
-        timeout: Duration,
-        delay: Option<Duration>,
-    ) -> Result<Reply, ConnectionError> {
-        // A command is handed over when its future is polled for the first time, and it then goes
-        // its way whatever becomes of the future.
-        let answered = self.server.write(self.serial, command);
-        let patient = async {
-            match answered.await {
-                Ok(answered) => {
-                    if let Some(delay) = delay {
-                        tokio::time::sleep(delay).await;
-                    }
-                    answered
-                }
-                // Nothing is left to answer. The end of the connection reaches a waiting caller of the connection, or
-                // by the clock.
-                Err(_) => std::future::pending().await,
+impl AsyncRead for Stream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let arrived = Arc::clone(&self.arrived);
+        let mut state = arrived.0.lock();
+        let now = Instant::now();
+        while let Some((at, part)) = state.parts.front_mut() {
+            if *at > now {
+                break;
             }
-        };
-        match tokio::time::timeout(timeout, patient).await {
-            Ok(Ok(reply)) => Ok(reply),
-            Ok(Err(text)) => Err(ConnectionError::refused(text)),
-            Err(_) => Err(ConnectionError::Timeout("no answer in time".to_owned())),
+            let count = part.len().min(buffer.remaining());
+            buffer.put_slice(&part[..count]);
+            part.drain(..count);
+            if !part.is_empty() {
+                break;
+            }
+            state.parts.pop_front();
         }
+        if !buffer.filled().is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        let next = state.parts.front().map(|(at, _)| *at);
+        self.delay = next.map(|at| Box::pin(sleep_until(at)));
+        if let Some(delay) = &mut self.delay
+            && delay.as_mut().poll(context).is_ready()
+        {
+            context.waker().wake_by_ref();
+        }
+        if !state.has_ended {
+            state.reader = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.incoming.extend(bytes);
+        while let Some(words) = self.incoming.next() {
+            self.server.write(self.serial, Command::parse(words));
+        }
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
     }
 }

@@ -5,12 +5,11 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redisson_lock::test_util::{Reply, ScriptCall};
 use tokio::time::Instant;
 
-use super::command::{Command, text};
+use super::command::text;
 use super::keyspace::{Keyspace, RenewReply, is_read_hold};
 use super::network::{Event, Latency, Network};
 use super::rights::Rights;
@@ -40,19 +39,6 @@ impl Server {
                 return;
             };
             self.happen(event);
-        }
-    }
-
-    /// How long a client waits for a reply that is there.
-    pub(super) fn reply_delay(&self, command: &Command) -> Option<Duration> {
-        let delay = (self.pace == Pace::AtOnce).then_some(REPLY_DELAY);
-        match command {
-            Command::Wait { replicas, within }
-                if i64::from(self.state.lock().replicas) < *replicas =>
-            {
-                Some(delay.unwrap_or_default() + *within)
-            }
-            _ => delay,
         }
     }
 
@@ -190,7 +176,3 @@ impl Observer for Nobody {
 
     fn observe(&self, _: &mut Keyspace) {}
 }
-
-/// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would
-/// stand still for all others.
-const REPLY_DELAY: Duration = Duration::from_millis(1);

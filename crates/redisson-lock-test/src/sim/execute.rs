@@ -1,12 +1,14 @@
 //! What a server does with the commands that reach it.
 
+use std::time::Duration;
+
 use redisson_lock::test_util::Reply;
 use tokio::time::Instant;
 
 use super::cluster::Cluster;
 use super::command::Command;
 use super::keyspace::Answer;
-use super::network::{Event, Network, Wire, Written};
+use super::network::{Answered, Event, Network, What, Wire};
 use super::rights::{self, Rights};
 use super::server::{Executed, Server};
 
@@ -16,6 +18,7 @@ impl Server {
         let Network {
             wires,
             scripts_held,
+            subscriptions_held,
             paused,
             ..
         } = &mut *state;
@@ -23,11 +26,12 @@ impl Server {
         let Some(wire) = wires.get_mut(&serial).filter(may_pass) else {
             return;
         };
-        let is_script = wire
-            .commands
-            .front()
-            .is_some_and(|next| matches!(next.command, Command::Script { .. }));
-        if is_script && scripts_held.contains(&wire.client) {
+        let is_held = match wire.commands.front().map(|next| &next.command) {
+            Some(Command::Script { .. }) => scripts_held.contains(&wire.client),
+            Some(Command::Change { .. }) => subscriptions_held.contains(&wire.client),
+            _ => false,
+        };
+        if is_held {
             return;
         }
         let Some(written) = wire.commands.pop_front() else {
@@ -37,7 +41,7 @@ impl Server {
             let at = next.arrives_at.max(Instant::now());
             state.schedule(at, Event::Execute(serial));
         }
-        self.execute_command(&mut state, serial, written, false);
+        self.execute_command(&mut state, serial, written.command, false);
     }
 
     pub(super) fn execute_late(&self, serial: u64, number: u64) {
@@ -51,17 +55,14 @@ impl Server {
             return;
         };
         wire.late.retain(|&other, _| other > number);
-        self.execute_command(&mut state, serial, written, true);
+        self.execute_command(&mut state, serial, written.command, true);
     }
 
-    fn execute_command(&self, state: &mut Network, serial: u64, written: Written, late: bool) {
-        let Written {
-            command, answer, ..
-        } = written;
+    fn execute_command(&self, state: &mut Network, serial: u64, command: Command, late: bool) {
         if let Some(name) = command.name()
             && !state.may_call(serial, name)
         {
-            return state.answer(serial, answer, Err(rights::no_command(name)));
+            return state.answer(serial, Err(rights::no_command(name)));
         }
         let answered = match command {
             Command::Script {
@@ -69,34 +70,10 @@ impl Server {
                 source,
                 keys,
                 args,
-            } => {
-                // Of what has changed before.
-                self.report_changes(state);
-                if let Some(text) = self.redirected(state, serial, &keys) {
-                    return state.answer(serial, answer, Err(text));
-                }
-                let Some(executed) = self.run_script(state, serial, &sha, source, keys, args)
-                else {
-                    // Nothing has happened.
-                    let text = "NOSCRIPT No matching script. Please use EVAL.".to_owned();
-                    return state.answer(serial, answer, Err(text));
-                };
-                self.note_read(state, serial, &executed.keys);
-                let executed = Executed { late, ..executed };
-                let reply = executed.reply.clone();
-                match &mut self.merged(state) {
-                    Some(merged) => self.observer.executed(&executed, merged),
-                    None => self
-                        .observer
-                        .executed(&executed, &mut self.keyspaces[0].lock()),
-                }
-                if state.replies_to_lose > 0 {
-                    // Replies come in order: the ones after it cannot arrive either.
-                    state.replies_to_lose -= 1;
-                    return state.cut(serial, true);
-                }
-                reply
-            }
+            } => match self.execute_script(state, serial, (sha, source, keys, args), late) {
+                Some(answered) => answered,
+                None => return,
+            },
             Command::Direct(words) => self.run_direct(state, serial, &words),
             Command::Without(_) => Ok(Reply::Text("OK".to_owned())),
             Command::Asking => {
@@ -108,8 +85,15 @@ impl Server {
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::Ping(text) => Ok(Reply::Text(text.to_string())),
-            Command::Wait { .. } => Ok(Reply::Number(state.replicas.into())),
+            Command::Ping(text) => Ok(Reply::Text(text)),
+            Command::Wait { replicas, within } => {
+                let reached = Ok(Reply::Number(state.replicas.into()));
+                let after = match i64::from(state.replicas) < replicas {
+                    true => within,
+                    false => Duration::ZERO,
+                };
+                return state.send(serial, What::Answer(reached), after);
+            }
             Command::Info => {
                 let wire = &state.wires[&serial];
                 Ok(Reply::Text(format!(
@@ -118,11 +102,54 @@ impl Server {
                 )))
             }
             Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
-            Command::Change { change, channels } => {
-                state.change_channels(serial, change, &channels)
+            Command::Change { name, channel } => {
+                return state.change_channel(serial, &name, channel);
             }
+            Command::Hello(version) => {
+                if let (Some(wire), Some(version)) = (state.wires.get_mut(&serial), version) {
+                    wire.is_new = version == "3";
+                }
+                Ok(hello())
+            }
+            Command::Tracking => self.track(state, serial),
         };
-        state.answer(serial, answer, answered);
+        state.answer(serial, answered);
+    }
+
+    /// `None`: its reply is lost, and so is the connection.
+    fn execute_script(
+        &self,
+        state: &mut Network,
+        serial: u64,
+        (sha, source, keys, args): (String, Option<String>, Vec<String>, Vec<String>),
+        late: bool,
+    ) -> Option<Answered> {
+        // Of what has changed before.
+        self.report_changes(state);
+        if let Some(text) = self.redirected(state, serial, &keys) {
+            return Some(Err(text));
+        }
+        let Some(executed) = self.run_script(state, serial, &sha, source, keys, args) else {
+            // Nothing has happened.
+            let text = "NOSCRIPT No matching script. Please use EVAL.".to_owned();
+            return Some(Err(text));
+        };
+        self.note_read(state, serial, &executed.keys);
+        let executed = Executed { late, ..executed };
+        let reply = executed.reply.clone();
+        match &mut self.merged(state) {
+            Some(merged) => self.observer.executed(&executed, merged),
+            None => self
+                .observer
+                .executed(&executed, &mut self.keyspaces[0].lock()),
+        }
+        if state.replies_to_lose > 0 {
+            // Replies come in order: the ones after it cannot arrive either.
+            state.replies_to_lose -= 1;
+            state.cut(serial, true);
+            return None;
+        }
+        Some(reply)
     }
 
     /// A command that a script could call.
@@ -166,13 +193,13 @@ impl Server {
         state: &mut Network,
         serial: u64,
         sha: &str,
-        source: Option<&'static str>,
+        source: Option<String>,
         keys: Vec<String>,
         args: Vec<String>,
     ) -> Option<Executed> {
         let Wire { client, node, .. } = state.wires[&serial];
         if let Some(source) = source {
-            state.lua[node].load(source);
+            state.lua[node].load(&source);
         }
         if !state.lua[node].is_loaded(sha) {
             return None;
@@ -218,4 +245,11 @@ impl Server {
             published: published.into_iter().map(|(channel, _)| channel).collect(),
         })
     }
+}
+
+/// The reply to HELLO.
+fn hello() -> Reply {
+    let fields = [("server", "redis"), ("version", "7.4.0")];
+    let words = fields.into_iter().flat_map(|(name, value)| [name, value]);
+    Reply::List(words.map(|word| Reply::Text(word.to_owned())).collect())
 }

@@ -1,12 +1,12 @@
 //! What befalls the simulated server and its network.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use redisson_lock::test_util::{PubSubEvent, Role};
 use tokio::time::Instant;
 
 use super::lua::Interpreter;
-use super::network::{Event, Latency, What, Wire};
+use super::network::{Event, Latency, Network, Wire};
 use super::server::Server;
 
 /// What a trace does by hand to a client's command connections that are open at the moment.
@@ -18,46 +18,49 @@ impl Server {
 
     /// Commands reach the server no more, or do so again.
     pub fn hold_commands(&self, client: usize, hold: bool) {
-        self.change_wires(client, Role::Commands, |wire| wire.commands_held = hold);
+        self.change_wires(client, |wire| wire.commands_held = hold);
     }
 
     /// Scripts of a client stay on their way, on every connection, or go on.
     pub fn hold_scripts(&self, client: usize, hold: bool) {
+        self.hold(client, hold, |state| &mut state.scripts_held);
+    }
+
+    fn hold(&self, client: usize, hold: bool, held: impl Fn(&mut Network) -> &mut BTreeSet<usize>) {
         let changed = {
-            let held = &mut self.state.lock().scripts_held;
-            if hold {
-                held.insert(client)
-            } else {
-                held.remove(&client)
+            let mut state = self.state.lock();
+            match hold {
+                true => held(&mut state).insert(client),
+                false => held(&mut state).remove(&client),
             }
         };
         assert!(changed, "held and let go in turn");
-        self.change_wires(client, Role::Commands, |_| ());
+        self.change_wires(client, |_| ());
     }
 
     /// Answers reach the client no more, or do so again.
     pub fn hold_answers(&self, client: usize, hold: bool) {
-        self.change_wires(client, Role::Commands, |wire| wire.answers_held = hold);
+        self.change_wires(client, |wire| wire.answers_held = hold);
     }
 
-    /// Subscriptions reach the server no more, or do so again.
+    /// Changes of channels reach the server no more, and so does what is written after them; or all goes on.
     pub fn hold_subscriptions(&self, client: usize, hold: bool) {
-        self.change_wires(client, Role::Messages, |wire| wire.commands_held = hold);
+        self.hold(client, hold, |state| &mut state.subscriptions_held);
     }
 
-    /// Subscriptions are not confirmed any more.
-    pub fn hold_confirmations(&self, client: usize) {
-        self.change_wires(client, Role::Messages, |wire| wire.answers_held = true);
+    /// Changes of channels are not confirmed any more.
+    pub fn confirm_nothing(&self, client: usize) {
+        self.state.lock().unconfirmed.insert(client);
     }
 
-    /// Confirmations and messages take so much longer.
-    pub fn delay_subscriber(&self, client: usize, delay: Duration) {
+    /// What comes to a client takes so much longer.
+    pub fn delay(&self, client: usize, delay: Duration) {
         self.state.lock().delayed.insert(client, delay);
     }
 
-    fn change_wires(&self, client: usize, role: Role, change: impl Fn(&mut Wire)) {
+    fn change_wires(&self, client: usize, change: impl Fn(&mut Wire)) {
         let mut state = self.state.lock();
-        let of_client = |wire: &Wire| wire.client == client && wire.role == role;
+        let of_client = |wire: &Wire| wire.client == client;
         let serials: Vec<u64> = state
             .wires
             .iter()
@@ -92,11 +95,11 @@ impl Server {
 
 /// What befalls the server and the network.
 impl Server {
-    /// Cuts a client's connections of one kind. Not told, the client has to find out by the
+    /// Cuts a client's connections. Not told, the client has to find out by the
     /// silence.
-    pub fn cut(&self, client: usize, role: Role, reported: bool) {
+    pub fn cut(&self, client: usize, reported: bool) {
         let mut state = self.state.lock();
-        let of_client = |wire: &Wire| wire.client == client && wire.role == role && wire.connected;
+        let of_client = |wire: &Wire| wire.client == client && wire.connected;
         let serials: Vec<u64> = state
             .wires
             .iter()
@@ -188,20 +191,6 @@ impl Server {
             .lock()
             .deaf_until
             .insert(client, Instant::now() + time);
-    }
-
-    /// A client's message stream has lagged: some messages are replaced by the news of it.
-    pub fn lag(&self, client: usize) {
-        let mut state = self.state.lock();
-        for wire in state
-            .wires
-            .values_mut()
-            .filter(|wire| wire.client == client)
-        {
-            wire.answers
-                .retain(|outgoing| !matches!(outgoing.what, What::PubSubEvent(_)));
-            let _ = wire.messages.send(PubSubEvent::Missed(1));
-        }
     }
 
     pub fn publish(&self, channel: &str) {

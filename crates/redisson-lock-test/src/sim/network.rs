@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use redisson_lock::test_util::{Change, PubSubEvent, Reply, Report, Role};
-use tokio::sync::{mpsc, oneshot};
+use redisson_lock::test_util::Reply;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::cluster::Cluster;
 use super::command::Command;
+use super::connection::Arrived;
 use super::keyspace::Stored;
 use super::lua::Interpreter;
 use super::rights::{self, Rights};
@@ -52,10 +51,14 @@ pub(super) struct Network {
     pub(super) serials: u64,
     /// Ids start again when the server does.
     pub(super) next_id: i64,
-    /// How often each client has connected in each role.
-    pub(super) opened: BTreeMap<(usize, Role), u64>,
+    /// How often each client has connected.
+    pub(super) opened: BTreeMap<usize, u64>,
     /// Clients whose scripts stay on their way, whatever the connection.
     pub(super) scripts_held: BTreeSet<usize>,
+    /// Clients whose changes of channels stay on their way, and with them what is behind.
+    pub(super) subscriptions_held: BTreeSet<usize>,
+    /// Clients whose changes of channels are not answered any more.
+    pub(super) unconfirmed: BTreeSet<usize>,
     /// Late commands are executed when a trace says so.
     pub(super) by_hand: bool,
     /// What a lost connection had not delivered is never executed.
@@ -68,14 +71,13 @@ pub(super) struct Network {
     pub(super) frozen_until: Instant,
     /// Nobody gets a connection to this server before this.
     pub(super) down_until: Vec<Instant>,
-    /// How many of a hundred answers are applied late, each by itself.
+    /// How many of a hundred answers their callers find late, each by itself.
     pub(super) late_percent: u8,
-    pub(super) unapplied: BTreeMap<u64, (oneshot::Sender<Answered>, Answered)>,
     /// Of each client; all of them, if it has no entry.
     pub(super) rights: BTreeMap<usize, Rights>,
     /// How many replicas have what was written.
     pub(super) replicas: u32,
-    /// What comes over this client's subscriber connections takes so much longer.
+    /// What comes to this client takes so much longer.
     pub(super) delayed: BTreeMap<usize, Duration>,
     /// Messages to this client are lost until then.
     pub(super) deaf_until: BTreeMap<usize, Instant>,
@@ -91,8 +93,6 @@ pub(super) enum Event {
     Deliver(u64),
     /// A late command is executed.
     Late(u64, u64),
-    /// A caller that was not polled for a while finds its answer.
-    Apply(u64),
 }
 
 /// One connection.
@@ -102,7 +102,8 @@ pub(super) struct Wire {
     pub(super) node: usize,
     /// The next command is about a slot that its server takes over.
     pub(super) asking: bool,
-    pub(super) role: Role,
+    /// It speaks the newer version of the protocol.
+    pub(super) is_new: bool,
     pub(super) id: i64,
     pub(super) address: String,
     /// The client's end is open, and it would be told if it were not.
@@ -118,32 +119,22 @@ pub(super) struct Wire {
     /// killed.
     pub(super) late: BTreeMap<u64, Written>,
     pub(super) channels: BTreeSet<String>,
-    pub(super) messages: mpsc::UnboundedSender<PubSubEvent>,
-    pub(super) ended: CancellationToken,
+    pub(super) arrived: Arc<Arrived>,
     pub(super) rng: Rng,
-    /// `None`: it gets no reports of changes.
-    pub(super) tracking: Option<Tracking>,
+    /// Each key that it has read, as it was then. `None`: it gets no reports of changes.
+    pub(super) tracking: Option<BTreeMap<String, Option<Stored>>>,
 }
 
 /// A connection as its client gets it.
 pub(super) struct Opened {
     pub(super) serial: u64,
-    pub(super) ended: CancellationToken,
-    pub(super) received: mpsc::UnboundedReceiver<PubSubEvent>,
-}
-
-/// What a connection has read.
-pub(super) struct Tracking {
-    pub(super) report: Report,
-    /// Each key as it was then.
-    pub(super) read: BTreeMap<String, Option<Stored>>,
+    pub(super) arrived: Arc<Arrived>,
 }
 
 pub(super) type Answered = Result<Reply, String>;
 
 pub(super) struct Written {
     pub(super) command: Command,
-    pub(super) answer: Option<oneshot::Sender<Answered>>,
     pub(super) arrives_at: Instant,
 }
 
@@ -153,10 +144,14 @@ pub(super) struct Outgoing {
 }
 
 pub(super) enum What {
-    Answer(oneshot::Sender<Answered>, Answered),
-    PubSubEvent(PubSubEvent),
-    /// Another connection has changed this key.
-    Report(String),
+    Answer(Answered),
+    Push(Vec<Reply>),
+}
+
+/// A push about a channel.
+pub(super) fn about(kind: &str, channel: &str, last: Reply) -> What {
+    let text = |text: &str| Reply::Text(text.to_owned());
+    What::Push(vec![text(kind), text(channel), last])
 }
 
 impl Network {
@@ -191,18 +186,11 @@ impl Network {
         keys.iter().any(|key| !cluster.counts(node, key))
     }
 
-    pub(super) fn answer(
-        &mut self,
-        serial: u64,
-        sender: Option<oneshot::Sender<Answered>>,
-        answered: Answered,
-    ) {
-        if let Some(sender) = sender {
-            self.send(serial, What::Answer(sender, answered));
-        }
+    pub(super) fn answer(&mut self, serial: u64, answered: Answered) {
+        self.send(serial, What::Answer(answered), Duration::ZERO);
     }
 
-    pub(super) fn send(&mut self, serial: u64, what: What) {
+    pub(super) fn send(&mut self, serial: u64, what: What, after: Duration) {
         let latency = self.latency;
         let Some(wire) = self
             .wires
@@ -211,12 +199,8 @@ impl Network {
         else {
             return;
         };
-        let delay = self
-            .delayed
-            .get(&wire.client)
-            .filter(|_| wire.role == Role::Messages);
-        let arrives_at =
-            Instant::now() + latency.roll(&mut wire.rng) + delay.copied().unwrap_or_default();
+        let delay = self.delayed.get(&wire.client).copied().unwrap_or_default();
+        let arrives_at = Instant::now() + latency.roll(&mut wire.rng) + delay + after;
         wire.answers.push_back(Outgoing { what, arrives_at });
         if wire.answers.len() == 1 {
             self.schedule(arrives_at, Event::Deliver(serial));
@@ -247,50 +231,36 @@ impl Network {
             .map(|(&serial, _)| serial)
             .collect();
         for serial in listening {
-            self.send(
-                serial,
-                What::PubSubEvent(PubSubEvent::Message(channel.to_owned())),
-            );
+            let message = about("message", channel, Reply::Text("0".to_owned()));
+            self.send(serial, message, Duration::ZERO);
         }
     }
 
-    /// Answers for each channel: a number, or the text of an error.
-    pub(super) fn change_channels(
-        &mut self,
-        serial: u64,
-        change: Change,
-        channels: &[Arc<str>],
-    ) -> Answered {
-        let refused = channels.iter();
-        let refused = refused.map(|channel| self.refused_change(serial, change, channel));
-        let refused: Vec<_> = refused.collect();
+    /// SUBSCRIBE or UNSUBSCRIBE.
+    pub(super) fn change_channel(&mut self, serial: u64, name: &str, channel: String) {
+        if let Some(text) = self.refused_change(serial, name, &channel) {
+            return self.answer(serial, Err(text));
+        }
         let Some(wire) = self.wires.get_mut(&serial) else {
-            return Err(String::new());
+            return;
         };
-        let answers = channels.iter().zip(refused).map(|(channel, refused)| {
-            if let Some(text) = refused {
-                return Reply::Text(text);
-            }
-            match change {
-                Change::Subscribe => _ = wire.channels.insert(channel.to_string()),
-                Change::Unsubscribe => _ = wire.channels.remove(&**channel),
-            }
-            Reply::Number(1)
-        });
-        Ok(Reply::List(answers.collect()))
+        match name {
+            "subscribe" => _ = wire.channels.insert(channel.clone()),
+            _ => _ = wire.channels.remove(&channel),
+        }
+        let count = Reply::Number(wire.channels.len() as i64);
+        if !self.unconfirmed.contains(&wire.client) {
+            self.send(serial, about(name, &channel, count), Duration::ZERO);
+        }
     }
 
-    fn refused_change(&self, serial: u64, change: Change, channel: &str) -> Option<String> {
-        let command = match change {
-            Change::Subscribe => "subscribe",
-            Change::Unsubscribe => "unsubscribe",
-        };
-        if !self.may_call(serial, command) {
-            return Some(rights::no_command(command));
+    fn refused_change(&self, serial: u64, name: &str, channel: &str) -> Option<String> {
+        if !self.may_call(serial, name) {
+            return Some(rights::no_command(name));
         }
         let rights = self.rights.get(&self.wires[&serial].client)?;
         // What was subscribed to was permitted.
-        let is_refused = change == Change::Subscribe && !rights.may_use(channel);
+        let is_refused = name == "subscribe" && !rights.may_use(channel);
         is_refused.then(rights::no_channel)
     }
 
@@ -326,7 +296,7 @@ impl Network {
         wire.channels.clear();
         if reported {
             wire.connected = false;
-            wire.ended.cancel();
+            wire.arrived.end();
         }
         for written in std::mem::take(&mut wire.commands) {
             self.make_late(serial, written);
@@ -351,13 +321,7 @@ impl Network {
         self.serials += 1;
         let number = self.serials;
         if let Some(wire) = self.wires.get_mut(&serial) {
-            wire.late.insert(
-                number,
-                Written {
-                    answer: None,
-                    ..written
-                },
-            );
+            wire.late.insert(number, written);
             if self.by_hand {
                 return;
             }

@@ -16,6 +16,7 @@ use super::cluster::{Cluster, NODES};
 use super::keyspace::Keyspace;
 use super::lua::Interpreter;
 use super::network::{Event, Latency, Network, What};
+use super::resp;
 
 /// The server with everything around it.
 pub struct Server {
@@ -114,6 +115,8 @@ impl Server {
             next_id: 0,
             opened: BTreeMap::new(),
             scripts_held: BTreeSet::new(),
+            subscriptions_held: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
             by_hand: false,
             nothing_is_late: pace == Pace::AtOnce,
             paused: false,
@@ -121,7 +124,6 @@ impl Server {
             frozen_until: start,
             down_until: vec![start; nodes],
             late_percent: 0,
-            unapplied: BTreeMap::new(),
             rights: BTreeMap::new(),
             replicas: 0,
             delayed: BTreeMap::new(),
@@ -185,7 +187,6 @@ impl Server {
             Event::Execute(serial) => self.execute(serial),
             Event::Late(serial, number) => self.execute_late(serial, number),
             Event::Deliver(serial) => self.deliver(serial),
-            Event::Apply(number) => self.apply(number),
         }
         self.report_changes(&mut self.state.lock());
     }
@@ -237,61 +238,32 @@ impl Server {
     }
 
     fn deliver(&self, serial: u64) {
-        let answer = {
-            let mut state = self.state.lock();
-            let paused = state.paused;
-            let Some(wire) = state
-                .wires
-                .get_mut(&serial)
-                .filter(|wire| !wire.answers_held && !paused)
-            else {
-                return;
-            };
-            let Some(outgoing) = wire.answers.pop_front() else {
-                return;
-            };
-            let next = wire
-                .answers
-                .front()
-                .map(|next| next.arrives_at.max(Instant::now()));
-            let answer = match outgoing.what {
-                What::PubSubEvent(received) => {
-                    let _ = wire.messages.send(received);
-                    None
-                }
-                What::Report(key) => {
-                    let tracking = wire.tracking.as_ref();
-                    tracking.inspect(|tracking| (tracking.report)(Some(&key)));
-                    None
-                }
-                What::Answer(sender, answered) => Some((sender, answered)),
-            };
-            if let Some(at) = next {
-                state.schedule(at, Event::Deliver(serial));
-            }
-            answer
+        let mut state = self.state.lock();
+        let paused = state.paused;
+        let Some(wire) = state
+            .wires
+            .get_mut(&serial)
+            .filter(|wire| !wire.answers_held && !paused)
+        else {
+            return;
         };
-        if let Some((sender, answered)) = answer {
-            let mut state = self.state.lock();
-            let late = state.late_percent > 0 && state.rng.u8(0..100) < state.late_percent;
-            if late {
-                let wait = Duration::from_millis(state.rng.u64(0..APPLIED_LATE_MS));
-                state.serials += 1;
-                let number = state.serials;
-                state.unapplied.insert(number, (sender, answered));
-                state.schedule(Instant::now() + wait, Event::Apply(number));
-                return;
-            }
-            drop(state);
-            let _ = sender.send(answered);
+        let Some(outgoing) = wire.answers.pop_front() else {
+            return;
+        };
+        let now = Instant::now();
+        let next = wire.answers.front().map(|next| next.arrives_at.max(now));
+        let mut bytes = Vec::new();
+        let mut to = resp::Outgoing {
+            is_new: wire.is_new,
+            bytes: &mut bytes,
+        };
+        match outgoing.what {
+            What::Answer(answer) => to.answer(&answer),
+            What::Push(items) => to.push(&items),
         }
-    }
-
-    /// The task that waits for an answer is polled at last; others were before it.
-    fn apply(&self, number: u64) {
-        let unapplied = self.state.lock().unapplied.remove(&number);
-        if let Some((sender, answered)) = unapplied {
-            let _ = sender.send(answered);
+        wire.arrived.push(outgoing.arrives_at.max(now), bytes);
+        if let Some(at) = next {
+            state.schedule(at, Event::Deliver(serial));
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Reports of changes: of a key that a connection has read, and another one has changed since.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use redisson_lock::test_util::Report;
+use redisson_lock::test_util::Reply;
 
-use super::network::{Network, Tracking, What};
+use super::network::{Answered, Network, What};
 use super::server::Server;
 
 impl Server {
@@ -13,15 +14,17 @@ impl Server {
         self.state.lock().reports = true;
     }
 
-    /// Has this connection get reports. `false`: the server makes none.
-    pub(super) fn track(&self, serial: u64, report: Report) -> bool {
-        let mut state = self.state.lock();
-        let reports = state.reports;
-        if let Some(wire) = state.wires.get_mut(&serial).filter(|_| reports) {
-            let read = BTreeMap::new();
-            wire.tracking = Some(Tracking { report, read });
+    /// CLIENT TRACKING.
+    pub(super) fn track(&self, state: &mut Network, serial: u64) -> Answered {
+        if !state.reports {
+            return Err(
+                "ERR Unknown subcommand or wrong number of arguments for 'TRACKING'".to_owned(),
+            );
         }
-        reports
+        if let Some(wire) = state.wires.get_mut(&serial) {
+            wire.tracking = Some(BTreeMap::new());
+        }
+        Ok(Reply::Text("OK".to_owned()))
     }
 
     /// A connection has read these keys, after anything that it has written.
@@ -34,7 +37,7 @@ impl Server {
         };
         self.with_keyspace_of(wire.node, |keyspace| {
             let stored = |key: &String| (key.clone(), keyspace.stored(key).cloned());
-            tracking.read.extend(keys.iter().map(stored));
+            tracking.extend(keys.iter().map(stored));
         });
     }
 
@@ -46,7 +49,7 @@ impl Server {
                 continue;
             };
             self.with_keyspace_of(wire.node, |keyspace| {
-                tracking.read.retain(|key, read| {
+                tracking.retain(|key, read| {
                     let is_as_read = keyspace.stored(key) == read.as_ref();
                     if !is_as_read {
                         reports.push((*serial, key.clone()));
@@ -56,7 +59,11 @@ impl Server {
             });
         }
         for (serial, key) in reports {
-            state.send(serial, What::Report(key));
+            let words = [
+                Reply::Text("invalidate".to_owned()),
+                Reply::List(vec![Reply::Text(key)]),
+            ];
+            state.send(serial, What::Push(words.into()), Duration::ZERO);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock::LockClient;
-use redisson_lock::test_util::{self, Role};
+use redisson_lock::test_util;
 use redisson_lock_test::sim::{Gossip, Keyspace, Latency};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -31,10 +31,9 @@ pub(crate) async fn happen(
     for (at, moment) in moments(faults) {
         tokio::time::sleep_until(happening.start + ms(at)).await;
         match moment {
-            Moment::Begins(nth, fault) => happening.begin(nth, fault, at, watchdog_timeout).await,
+            Moment::Begins(nth, fault) => happening.begin(nth, fault, watchdog_timeout).await,
             Moment::NoLongerSlow => happening.world.set_latency(latency),
             Moment::Allowed(client, right) => happening.world.deny(client, right, false),
-            Moment::Lagged(client) => happening.world.lag(client),
             // The slot may be on its way by another fault.
             Moment::KeysMove(nth, ..) | Moment::Moved(nth, ..)
                 if happening.refused.contains(&nth) => {}
@@ -63,7 +62,6 @@ fn moments(faults: Vec<(u64, Fault)>) -> Vec<(u64, Moment)> {
             } => {
                 moments.push((at + time, Moment::Allowed(client, right)));
             }
-            Fault::Lag { client, ms: time } => moments.push((at + time, Moment::Lagged(client))),
             Fault::Move {
                 lock,
                 ms: time,
@@ -100,7 +98,6 @@ fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
         | Fault::Freeze { ms: time }
         | Fault::Slow { ms: time, .. }
         | Fault::Deny { ms: time, .. }
-        | Fault::Lag { ms: time, .. }
         | Fault::Deafen { ms: time, .. }
         | Fault::NotServed { ms: time }
         | Fault::StandStill { ms: time } => ms(time),
@@ -130,7 +127,7 @@ struct Happening {
 }
 
 impl Happening {
-    async fn begin(&mut self, nth: usize, fault: Fault, at: u64, watchdog_timeout: Duration) {
+    async fn begin(&mut self, nth: usize, fault: Fault, watchdog_timeout: Duration) {
         let world = &self.world;
         let now = Instant::now();
         match fault {
@@ -144,18 +141,7 @@ impl Happening {
         let over = now + lasts(&fault, watchdog_timeout);
         world.oracle.fault(|| format!("FAULT {fault:?}"), over);
         match fault {
-            Fault::Cut {
-                client,
-                messages,
-                reported,
-            } => {
-                let role = if messages {
-                    Role::Messages
-                } else {
-                    Role::Commands
-                };
-                world.cut(client, role, reported);
-            }
+            Fault::Cut { client, reported } => world.cut(client, reported),
             Fault::Down { ms: time } => world.down_for(ms(time)),
             Fault::Freeze { ms: time } => world.freeze(ms(time)),
             Fault::Restart => world.restart(),
@@ -176,12 +162,6 @@ impl Happening {
             }
             Fault::Deny { client, right, .. } => world.deny(client, right, true),
             Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),
-            // The news of it comes at the moment that was planned, also when everything stood still
-            // before.
-            Fault::Lag { client, ms: time } => {
-                let over = self.start + ms(at + time);
-                world.deafen(client, over.saturating_duration_since(now));
-            }
             // They have begun above.
             Fault::Move { .. } | Fault::Promote { .. } => {}
             Fault::NotServed { ms: time } => world.no_slot_is_served_for(ms(time)),
@@ -219,7 +199,6 @@ enum Moment {
     Begins(usize, Fault),
     NoLongerSlow,
     Allowed(usize, &'static str),
-    Lagged(usize),
     /// Keys of a slot that moves.
     KeysMove(usize, usize, KeysMoved),
     /// The slot of this lock has moved.

@@ -297,7 +297,6 @@ impl JavaStep {
 pub enum Fault {
     Cut {
         client: usize,
-        messages: bool,
         reported: bool,
     },
     Down {
@@ -324,11 +323,6 @@ pub enum Fault {
         ms: u64,
     },
     Deafen {
-        client: usize,
-        ms: u64,
-    },
-    /// Messages to it are lost for a while, and then the client is told that it has missed some.
-    Lag {
         client: usize,
         ms: u64,
     },

@@ -311,12 +311,10 @@ impl Fault {
         match rng.u8(0..100) {
             0..30 => Self::Cut {
                 client,
-                messages: false,
                 reported: rng.u8(0..5) > 1,
             },
             30..45 => Self::Cut {
                 client,
-                messages: true,
                 reported: rng.u8(0..5) > 1,
             },
             45..50 => Self::Down {
@@ -344,11 +342,7 @@ impl Fault {
             75..81 => Self::StandStill {
                 ms: [5, 80, 1_100, 3_500][rng.usize(0..4)],
             },
-            81..84 => Self::Deafen {
-                client,
-                ms: rng.u64(1..2_000),
-            },
-            84..95 => Self::Lag {
+            81..95 => Self::Deafen {
                 client,
                 ms: rng.u64(1..3_000),
             },

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::{self, Role};
+use redisson_lock::test_util;
 use redisson_lock::{Error, Lock, LockClient, LockGuard};
 use redisson_lock_test::sim::Latency;
 use sim::workload::{ClientPlan, Until, World, connect, limited, ms, runtime};
@@ -91,7 +91,7 @@ impl Fixture {
             let world = Arc::clone(&world);
             tokio::spawn(async move {
                 tokio::time::sleep(ms(at)).await;
-                world.cut(0, Role::Commands, true);
+                world.cut(0, true);
             });
         }
         Self {

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::Role;
 use redisson_lock::{Error, Lock, LockClient, LockGuard};
 use redisson_lock_test::sim::Latency;
 use sim::oracle::Terms;
@@ -124,7 +123,7 @@ impl Fixture {
 
     /// The connection is lost; what it had not delivered is late.
     pub(crate) fn lose_connection(&self) {
-        self.world.cut(0, Role::Commands, true);
+        self.world.cut(0, true);
     }
 
     pub(crate) async fn rest(&self) {

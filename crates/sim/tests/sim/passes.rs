@@ -135,7 +135,7 @@ fn a_pass_of_what_was_taken_away_is_a_loss_for_the_giver_alone() {
 #[test]
 fn a_receiver_that_is_not_subscribed_yet_gets_the_lock() {
     play(true, async |fixture| {
-        fixture.world.hold_subscriptions(0, true);
+        fixture.world.confirm_nothing(0);
         fixture.world.hold_answers(0, true);
         let task = fixture.task(2);
         let taking = begin(async move { task.try_lock().await }).await;
@@ -160,6 +160,5 @@ fn a_receiver_that_is_not_subscribed_yet_gets_the_lock() {
             .unlock()
             .await
             .expect("held");
-        fixture.world.hold_subscriptions(0, false);
     });
 }

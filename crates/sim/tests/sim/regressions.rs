@@ -59,7 +59,7 @@ fn a_closed_client_listens_to_nothing() {
 fn a_caller_that_subscribes_while_the_client_closes_is_told_so() {
     play(true, async |fixture| {
         assert!(fixture.java_locks("java:1"));
-        fixture.world.hold_confirmations(0);
+        fixture.world.confirm_nothing(0);
         let waiting = begin(lock(&fixture.task(0))).await;
         end(begin(close(&fixture, Duration::ZERO)).await).await;
         let waited = tokio::time::timeout(ms(100), waiting)
@@ -324,12 +324,8 @@ fn take(lock: usize, until: Until) -> Step {
     }
 }
 
-fn cut_off(client: usize, messages: bool, reported: bool) -> Fault {
-    Fault::Cut {
-        client,
-        messages,
-        reported,
-    }
+fn cut_off(client: usize, reported: bool) -> Fault {
+    Fault::Cut { client, reported }
 }
 
 fn one_round(tasks: Vec<(usize, i64, Vec<Step>)>, faults: Vec<(u64, Fault)>) -> Vec<Round> {
@@ -364,10 +360,7 @@ fn a_waiter_of_a_fair_lock_gets_it_after_a_reconnect_without_a_fence() {
         clients: vec![ClientPlan::simple(true), ClientPlan::simple(false)],
         rounds: one_round(
             vec![(0, -1, holder), (1, -1, waiter)],
-            vec![
-                (300, cut_off(1, false, true)),
-                (900, cut_off(1, true, true)),
-            ],
+            vec![(300, cut_off(1, true)), (900, cut_off(1, true))],
         ),
         watchdog_ms: 30_000,
         fair_wait_ms: 300_000,
@@ -460,7 +453,7 @@ fn a_late_release_does_not_free_what_a_fair_lock_gave_to_the_next_call_of_its_ow
         fair_wait_ms: 5_000,
         reports: false,
         clients: vec![unfenced],
-        rounds: one_round(tasks, vec![(1_432, cut_off(0, false, false))]),
+        rounds: one_round(tasks, vec![(1_432, cut_off(0, false))]),
         ..Program::roll(4_727).of_kind(LockKind::Fair)
     };
     let outcome = run(&program, true);

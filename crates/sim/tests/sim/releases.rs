@@ -1,7 +1,6 @@
 //! Releases by hand: what an unlock waits for, what goes on in the background, and what is given
 //! up immediately.
 
-use redisson_lock::test_util::Role;
 use redisson_lock::{Error, test_util};
 use redisson_lock_test::sim::{Gossip, Latency, NODES};
 use sim::workload::{ClientPlan, World, connect, ms, runtime};
@@ -157,7 +156,7 @@ fn an_unlock_that_joins_a_failed_release_is_sent_although_the_lease_is_over() {
         let outer = lock_of.lock().await.expect("free");
         let inner = lock_of.lock().await.expect("re-entered");
         let lose_an_attempt = || {
-            fixture.world.cut(0, Role::Commands, true);
+            fixture.world.cut(0, true);
             fixture.world.hold_answers(0, false);
         };
         fixture.world.hold_answers(0, true);

@@ -131,7 +131,7 @@ impl Fixture {
         Self::over(Box::new(Buffered { stream, held }), server, Arc::default())
     }
 
-    fn over(stream: Box<dyn Stream>, server: DuplexStream, writes: Arc<AtomicUsize>) -> Self {
+    fn over(stream: Box<dyn ByteStream>, server: DuplexStream, writes: Arc<AtomicUsize>) -> Self {
         let shared = Arc::new(DriverShared::default());
         let task = tokio::spawn(drive(stream, Arc::clone(&shared)));
         Self {
@@ -168,12 +168,7 @@ impl Fixture {
 }
 
 fn ping() -> Command<'static> {
-    Command {
-        name: "PING",
-        args: &[],
-        expected: None,
-        confirmation: None,
-    }
+    Command::new("PING", &[])
 }
 
 const PING_LENGTH: usize = 14;

@@ -9,12 +9,7 @@ use crate::redis::connection::answers::{Fits, ReplyChecker};
 use crate::redis::transport::Reply;
 
 fn command<'a>(name: &'a str, args: &'a [Arg]) -> Command<'a> {
-    Command {
-        name,
-        args,
-        expected: None,
-        confirmation: None,
-    }
+    Command::new(name, args)
 }
 
 fn ping() -> Command<'static> {

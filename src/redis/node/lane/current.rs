@@ -10,8 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::{Lately, Runtime, Tasks, isolated};
 use crate::error::Cause;
+use crate::redis::channels::{Channels, LaneId};
 use crate::redis::connection::answers::ImpossibleReplies;
+use crate::redis::node::endpoint::Endpoint;
 use crate::redis::node::fence::{ConnectionFence, Fences};
+use crate::redis::node::hearing::Hearing;
 use crate::redis::node::link::{Link, SendError};
 use crate::redis::reports::Reports;
 
@@ -20,8 +23,6 @@ use crate::redis::reports::Reports;
 pub(in crate::redis) struct ConnectionContext {
     pub(in crate::redis) stop: CancellationToken,
     pub(in crate::redis) tasks: Tasks,
-    /// Notified when a connection led to the wrong server: the subscriber was connected to the same.
-    pub(in crate::redis) moved: Arc<Notify>,
     /// Notified when another server may have taken over: a connection is gone, or leads to the wrong one.
     pub(in crate::redis) outdated: Arc<Notify>,
     /// Notified when a server does not answer in time: it may hang, and another one may take over from it.
@@ -30,6 +31,7 @@ pub(in crate::redis) struct ConnectionContext {
     pub(in crate::redis) in_use: Arc<OnceLock<InUse>>,
     pub(in crate::redis) fences: Arc<Fences>,
     pub(in crate::redis) reports: Arc<Reports>,
+    pub(in crate::redis) channels: Arc<Channels>,
     pub(in crate::redis) lately: Arc<Lately>,
 }
 
@@ -40,12 +42,12 @@ impl ConnectionContext {
         Self {
             stop: CancellationToken::new(),
             tasks: Tasks::new(runtime.clone()),
-            moved: Arc::default(),
             outdated: Arc::default(),
             doubted: Arc::default(),
             in_use: Arc::default(),
             fences: Arc::default(),
             reports: Arc::default(),
+            channels: Arc::default(),
             lately: Arc::default(),
         }
     }
@@ -77,6 +79,26 @@ impl ConnectionContext {
         self.stop.cancel();
         self.tasks.close();
     }
+}
+
+/// Where a lane leads, and what for.
+#[derive(Clone)]
+pub(in crate::redis) struct LanePlace {
+    pub(in crate::redis) endpoint: Arc<Endpoint>,
+    pub(in crate::redis) id: LaneId,
+    pub(in crate::redis) purpose: Purpose,
+    pub(in crate::redis) hearing: Arc<Hearing>,
+}
+
+/// What goes over a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::redis) enum Purpose {
+    /// Scripts, and the channels of their locks.
+    Scripts,
+    /// Questions about replicas.
+    Replicas,
+    /// Channels, where no connection can carry them beside scripts.
+    Messages,
 }
 
 /// The connection of a lane as senders see it. The longest waiter is notified first.

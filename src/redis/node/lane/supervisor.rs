@@ -8,7 +8,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::DropGuard;
 
-use super::current::{ConnectionContext, Current, GoneOnDrop, LaneState, LaneStats};
+use super::current::{
+    ConnectionContext, Current, GoneOnDrop, LanePlace, LaneState, LaneStats, Purpose,
+};
+use super::opening::{Opened, Opening};
 use crate::base::backoff::Backoff;
 use crate::base::connected::{CountedConnection, reconnected};
 use crate::base::runtime::{event, isolated};
@@ -17,15 +20,16 @@ use crate::redis::connection::{Connection, Task, explained};
 use crate::redis::node::endpoint::{Endpoint, Identified};
 use crate::redis::node::fence::{self, ConnectionFence, Identity};
 use crate::redis::node::link::{Limit, Link};
-use crate::redis::node::probe;
-use crate::redis::reports::LaneReports;
-use crate::redis::settings::Settings;
 use crate::redis::transport::ConnectionError;
 
 /// Owns the connection of a lane, and decides when the next one may be used.
 pub(super) struct Supervisor {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) nth: usize,
+    pub(super) place: LanePlace,
+    /// How many connections in a row have ended while a channel was asked for, before any answer to that; and the pauses
+    /// after them.
+    pub(super) in_vain: (u32, Backoff),
     pub(super) stats: Arc<LaneStats>,
     pub(super) context: ConnectionContext,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
@@ -63,6 +67,7 @@ impl Supervisor {
                 ..
             } = connected;
             current.0.set(LaneState::Up(Arc::clone(&link)));
+            self.context.channels.lane_up();
             let open = CountedConnection::opened();
             let unwanted = is(self.wanted.clone(), false);
             let successor = tokio::select! {
@@ -79,7 +84,9 @@ impl Supervisor {
             isolated(|| drop(_ended));
             task.end().await;
             let Some(successor) = successor else { return };
-            let not_before = self.ended(&link);
+            self.context.channels.lane_lost(self.place.id);
+            let by_itself = successor.is_none() && *self.wanted.borrow();
+            let not_before = self.ended(&link, by_itself);
             drop(link);
             let replacement = async {
                 if let Some(begin) = not_before {
@@ -124,7 +131,7 @@ impl Supervisor {
     }
 
     /// Notes that a connection has ended. Returns when its successor may be opened, if not immediately.
-    fn ended(&mut self, link: &Link) -> Option<Instant> {
+    fn ended(&mut self, link: &Link, by_itself: bool) -> Option<Instant> {
         let settings = self.endpoint.settings();
         if *self.wanted.borrow() {
             if self.is_news("lost") {
@@ -138,7 +145,9 @@ impl Supervisor {
             self.context.outdated.notify_one();
         }
         self.predecessor = Some(link.identity.clone());
-        let misfit = link.misfit()?;
+        let Some(misfit) = link.misfit() else {
+            return self.ended_in_vain(link, by_itself);
+        };
         event!(
             WARN,
             lane = self.nth,
@@ -151,6 +160,50 @@ impl Supervisor {
         let begin = now.max(self.next_misfit);
         self.next_misfit = begin + settings.command_timeout;
         (begin > now).then_some(begin)
+    }
+
+    /// A connection that has ended may have done so because a channel was asked for: then its successor has to wait.
+    fn ended_in_vain(&mut self, link: &Link, by_itself: bool) -> Option<Instant> {
+        if by_itself && link.heard.is_in_vain() {
+            let (times, pauses) = &mut self.in_vain;
+            *times += 1;
+            if *times == IN_VAIN_MAX && self.place.purpose == Purpose::Scripts {
+                let server = &self.endpoint.settings().address;
+                self.place.hearing.set_apart(server);
+            }
+            return Some(Instant::now() + pauses.next());
+        }
+        if link.heard.has_answered() {
+            self.in_vain = (0, self.backoff());
+        }
+        None
+    }
+
+    /// Doubts a connection over which channels are subscribed to: each command timeout, and when one was not confirmed for
+    /// half of that. A call that waits for its subscription survives one silent connection. Never ready.
+    async fn beat(&self, link: &Link) {
+        let timeout = self.endpoint.settings().command_timeout;
+        loop {
+            link.subscribes.notified().await;
+            let mut beaten_at = Instant::now();
+            let mut pause = timeout / 2;
+            loop {
+                tokio::time::sleep(pause).await;
+                let (is_used, asked_at) = self.context.channels.use_of(self.place.id);
+                if !is_used {
+                    break;
+                }
+                let waited = asked_at.map(|at| at.elapsed());
+                let is_silent = waited.is_some_and(|waited| waited >= timeout / 2);
+                // The next look is when the oldest of those that are not confirmed has waited long enough.
+                let left = waited.and_then(|waited| (timeout / 2).checked_sub(waited));
+                pause = left.filter(|left| !left.is_zero()).unwrap_or(timeout / 2);
+                if is_silent || beaten_at.elapsed() >= timeout {
+                    beaten_at = Instant::now();
+                    link.doubt.notify_one();
+                }
+            }
+        }
     }
 
     /// Waits until a connection must be replaced. Returns its successor if there is one already.
@@ -179,8 +232,7 @@ impl Supervisor {
             loop {
                 not_writable.wait().await;
                 if let Ok(opened) = self.open().await {
-                    // The subscriber was connected to the same server.
-                    self.context.moved.notify_one();
+                    self.place.hearing.moved.notify_waiters();
                     return opened;
                 }
             }
@@ -189,8 +241,10 @@ impl Supervisor {
             biased;
             () = task.ended() => None,
             () = link.broken.notified() => None,
+            () = self.place.hearing.moved.notified() => None,
             opened = not_writable => Some(opened),
             opened = doubted => Some(opened),
+            () = self.beat(link) => None,
         }
     }
 
@@ -310,58 +364,13 @@ impl Supervisor {
         }
     }
 
-    /// Opens a connection and reads its identity, which shows that the server answers.
+    /// Opens a connection, which shows that the server answers.
     pub(super) async fn open(&self) -> Result<Opened, ConnectionError> {
-        let settings = self.endpoint.settings();
-        let (connection, task) = Connection::open(&settings).await?;
-        let server = probe::check(&connection, &self.endpoint).await?;
-        let server = self.endpoint.identify(server.as_ref());
-        if server == Identified::Other {
-            let text = "another server answers at its address";
-            return Err(ConnectionError::Lost(text.to_owned()));
-        }
-        let identity = match settings.fence {
-            true => fence::identify(&connection, settings.command_timeout).await?,
-            false => None,
+        let opening = Opening {
+            place: &self.place,
+            context: &self.context,
         };
-        let is_tracking = self.track(&connection, &settings).await?;
-        Ok(Opened {
-            connection,
-            task,
-            identity,
-            server,
-            is_tracking,
-        })
-    }
-
-    /// Has the server report changes of what is read over a connection for scripts. `false`: it does not.
-    async fn track(
-        &self,
-        connection: &Connection,
-        settings: &Settings,
-    ) -> Result<bool, ConnectionError> {
-        let reports = &self.context.reports;
-        if !reports.are_wanted(self.nth) {
-            return Ok(false);
-        }
-        let reports_here = LaneReports {
-            reports: Arc::clone(reports),
-            lane: self.nth,
-        };
-        match connection
-            .track(reports_here, settings.command_timeout)
-            .await
-        {
-            Ok(calls) => {
-                reports.note_server(calls);
-                Ok(true)
-            }
-            Err(problem) if problem.is_about_the_command() => {
-                reports.refused(&settings.address, &problem);
-                Ok(false)
-            }
-            Err(problem) => Err(problem),
-        }
+        opening.open().await
     }
 
     /// Makes sure that the predecessor of a connection has ended, and that the connection can
@@ -370,16 +379,12 @@ impl Supervisor {
         let Opened {
             connection,
             task,
+            hears,
             identity,
             server,
             is_tracking,
         } = opened;
-        let timeout = self.endpoint.settings().command_timeout;
-        let fence = match (self.fence(&connection, server).await?, &identity) {
-            (ConnectionFence::Active, Some(_)) => fence::may_kill(&connection, timeout).await?,
-            (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
-            (fence, _) => fence,
-        };
+        let fence = self.fence_of(&connection, server, &identity).await?;
         let was = std::mem::replace(&mut *self.stats.fence.lock(), fence);
         self.context.fences.changed(was, fence);
         if fence != ConnectionFence::Active && (was != fence || self.predecessor.is_none()) {
@@ -391,7 +396,7 @@ impl Supervisor {
         self.predecessor = None;
         let address = Arc::clone(&self.endpoint.settings().address);
         let misfits = Arc::clone(&self.stats.misfits);
-        let link = Arc::new(Link::new(connection, identity, address, misfits));
+        let link = Arc::new(Link::new(connection, hears, identity, address, misfits));
         let ended = link.ended.clone().drop_guard();
         Ok(Connected {
             link,
@@ -401,10 +406,29 @@ impl Supervisor {
         })
     }
 
+    /// Kills the predecessor at the server, and tests whether the connection could be killed.
+    async fn fence_of(
+        &self,
+        connection: &Connection,
+        server: Identified,
+        identity: &Option<Identity>,
+    ) -> Result<ConnectionFence, ConnectionError> {
+        if self.place.purpose == Purpose::Messages {
+            // Nothing of it that is executed late does any harm.
+            return Ok(ConnectionFence::Active);
+        }
+        let timeout = self.endpoint.settings().command_timeout;
+        Ok(match (self.fence(connection, server).await?, identity) {
+            (ConnectionFence::Active, Some(_)) => fence::may_kill(connection, timeout).await?,
+            (ConnectionFence::Active, None) => ConnectionFence::NotPermitted,
+            (fence, _) => fence,
+        })
+    }
+
     /// Kills the predecessor at the server. After the reply, 0 or 1, none of its commands is
     /// executed any more.
     async fn fence(
-        &mut self,
+        &self,
         connection: &Connection,
         server: Identified,
     ) -> Result<ConnectionFence, ConnectionError> {
@@ -446,15 +470,6 @@ async fn is(mut wanted: watch::Receiver<bool>, wished: bool) {
     }
 }
 
-/// A connection that works, but may not carry scripts yet.
-pub(super) struct Opened {
-    connection: Connection,
-    task: Task,
-    identity: Option<Identity>,
-    server: Identified,
-    is_tracking: bool,
-}
-
 /// A connection with the task that drives it.
 pub(super) struct Connected {
     link: Arc<Link>,
@@ -465,6 +480,9 @@ pub(super) struct Connected {
     /// notified.
     _ended: DropGuard,
 }
+
+/// Chance ends no three of them in a row.
+const IN_VAIN_MAX: u32 = 3;
 
 /// How often a server that stays silent is said to be: another one may take over from it at any time.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
@@ -481,7 +499,9 @@ mod tests {
 
     use super::*;
     use crate::base::runtime::Runtime;
+    use crate::redis::channels::LaneId;
     use crate::redis::node::lane::Lane;
+    use crate::redis::settings::Settings;
     use crate::redis::settings::address::Address;
 
     #[tokio::test]
@@ -492,8 +512,13 @@ mod tests {
         let settings = Settings::from_url(&url, None, timeout, true).expect("valid");
         let (settings, address) = (Arc::new(settings), Address::new("127.0.0.1", server.port));
         let context = ConnectionContext::new(&Runtime::current().expect("in a runtime"));
-        let endpoint = Endpoint::new(address, settings, None, None);
-        let (_lane, mut supervisor) = Lane::new(&Arc::new(endpoint), 0, &context);
+        let place = LanePlace {
+            endpoint: Arc::new(Endpoint::new(address, settings, None, None)),
+            id: LaneId { node: 0, nth: 0 },
+            purpose: Purpose::Scripts,
+            hearing: Arc::default(),
+        };
+        let (_lane, mut supervisor) = Lane::new(place, &context);
         for used_for in [Duration::ZERO, STABLE_AFTER * 2] {
             let opened = supervisor.open().await.expect("it answers");
             let mut first = supervisor.take_over(opened).await.expect("it answers");

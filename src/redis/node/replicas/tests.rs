@@ -27,7 +27,7 @@ impl Scene {
         let (connection, task) = opened.expect("it responds");
         let address = Arc::clone(&settings.address);
         Self {
-            link: Arc::new(Link::new(connection, None, address, Arc::default())),
+            link: Arc::new(Link::new(connection, false, None, address, Arc::default())),
             replicas: Arc::default(),
             _task: task,
             _server: server,

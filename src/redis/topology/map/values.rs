@@ -24,6 +24,19 @@ pub(in crate::redis) struct RouteTable {
     pub(in crate::redis) members: BTreeSet<ServerId>,
 }
 
+/// The numbers of the servers of all routes.
+pub(in crate::redis) struct Owners {
+    pub(super) numbers: Vec<Option<u16>>,
+    /// Those that have a route.
+    pub(in crate::redis) in_use: BTreeSet<u16>,
+}
+
+impl Owners {
+    pub(in crate::redis) fn of(&self, route: u16) -> Option<u16> {
+        self.numbers[usize::from(route)]
+    }
+}
+
 /// Routes whose server has changed, until the renewal task asks for them.
 #[derive(Default)]
 pub(crate) struct Switches {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock::test_util::{self, Role};
+use redisson_lock::test_util;
 use redisson_lock::{Error, LockGuard};
 use sim::workload::{Until, limited, ms, runtime};
 
@@ -83,7 +83,7 @@ async fn act(
         let world = Arc::clone(&fixture.world);
         tokio::spawn(async move {
             tokio::time::sleep(ms(after)).await;
-            world.cut(0, Role::Commands, true);
+            world.cut(0, true);
         });
     }
     // It is sent, and not answered yet.

@@ -1,0 +1,352 @@
+//! A connection that all callers share: their commands go out in the order of their first polls, many in
+//! one write.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::answers::Answer;
+use super::driver::{DriverShared, drive};
+use super::failed::TOO_LONG;
+use super::pushes::PushReceiver;
+use super::requests::{AnswerCallback, AnswerForm, Command, Confirmation, Replying};
+use super::stream;
+use super::task::Task;
+use crate::base::runtime::{Lately, event};
+use crate::error::RefusalKind;
+use crate::redis::connection::answers::ExpectedReply;
+use crate::redis::settings::{Server, Settings, Target};
+#[cfg(feature = "test-util")]
+use crate::redis::transport::Transport;
+use crate::redis::transport::{
+    Arg, BoxFuture, Change, ConnectionError, Delivery, Reply, permitted,
+};
+
+/// A connection: commands, and the channels that are subscribed to over it.
+#[derive(Clone)]
+#[cfg_attr(test, derive(Default))]
+pub(in crate::redis) struct Connection {
+    driver: Arc<DriverShared>,
+    /// Over whose byte stream it goes, if that is one of a test.
+    #[cfg(feature = "test-util")]
+    transport: Option<Arc<dyn Transport>>,
+}
+
+impl Connection {
+    /// Connects within the command timeout, with the credentials, the database and the name of the settings. The connection
+    /// lives as long as its task, which dropping this future ends too.
+    pub(in crate::redis) async fn open(
+        settings: &Settings,
+    ) -> Result<(Self, Task), ConnectionError> {
+        settings.check_port()?;
+        let until = Instant::now() + settings.command_timeout;
+        let connection = Self {
+            driver: Arc::default(),
+            #[cfg(feature = "test-util")]
+            transport: settings.transport(),
+        };
+        let (opened, outcome) = oneshot::channel();
+        // In its task, because tokio panics where a runtime has no sockets.
+        let task = tokio::spawn({
+            let (target, connection) = (settings.target.clone(), connection.clone());
+            async move {
+                match stream::open(&target).await {
+                    Ok(stream) => {
+                        _ = opened.send(Ok(()));
+                        let driver = Arc::clone(&connection.driver);
+                        let _renewing = connection.renewing(&target);
+                        drive(stream, driver).await;
+                    }
+                    Err(problem) => _ = opened.send(Err(problem)),
+                }
+            }
+        });
+        let mut task = Task::of(task);
+        match timeout_at(until, outcome).await {
+            Ok(Ok(opened)) => opened?,
+            Ok(Err(_)) if task.has_panicked().await => return Err(ConnectionError::NoSockets),
+            Ok(Err(_)) => return Err(ConnectionError::Lost("the runtime has ended".to_owned())),
+            Err(_) => return Err(too_long()),
+        }
+        let settled = timeout_at(until, connection.settle(settings, until)).await;
+        settled.map_err(|_| too_long())??;
+        Ok((connection, task))
+    }
+
+    #[cfg(test)]
+    pub(in crate::redis) fn unopened() -> Self {
+        Self::default()
+    }
+
+    /// Who the client is, and which database it means: all in one round trip.
+    async fn settle(&self, settings: &Settings, until: Instant) -> Result<(), ConnectionError> {
+        let words = match settings.target.server() {
+            Some(server) => server.credentials().await?,
+            None => None,
+        };
+        let password = words.map(|words| self.send("AUTH", &words, until, None));
+        let database = settings.database().map(|number| {
+            let words = [Arg::Number(number.into())];
+            self.send("SELECT", &words, until, None)
+        });
+        let name = settings.client_name.as_ref().map(|name| {
+            let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
+            self.send("CLIENT", &words, until, None)
+        });
+        if let Some(answer) = password {
+            accepted(answer.await)?;
+        }
+        if let Some(answer) = database {
+            answer.await?;
+        }
+        if let Some(answer) = name {
+            answer.await?.into_text()?;
+        }
+        Ok(())
+    }
+
+    /// What sends the credentials of a provider again, each time that it wants.
+    fn renewing(self, target: &Target) -> Option<AbortOnDropHandle<()>> {
+        let server = target.server()?.clone();
+        let pause = server.refresh_interval()?;
+        let renewing = tokio::spawn(renew_credentials(self, server, pause));
+        Some(AbortOnDropHandle::new(renewing))
+    }
+
+    /// Asks for the version of the protocol in which the server sends messages and reports beside replies. `None`: it knows
+    /// the older one alone.
+    pub(in crate::redis) async fn greet(
+        &self,
+        timeout: Duration,
+    ) -> Result<Option<Reply>, ConnectionError> {
+        let hello = self.command("HELLO", &[Arg::Number(3)], timeout).await;
+        match permitted(hello)? {
+            Some(hello @ Reply::List(_)) => Ok(Some(hello)),
+            Some(_) => Err(ConnectionError::out_of_step()),
+            None => Ok(None),
+        }
+    }
+
+    /// Sets the receiver of what the server sends by itself, before it is asked for any of that.
+    pub(in crate::redis) fn receive(&self, pushes: PushReceiver) {
+        self.driver.receive_pushes(pushes);
+    }
+
+    /// Sends one command, once, and waits for its reply. The first poll hands it over; from then on
+    /// it is executed even if this future is dropped. If it is not written by the timeout, it is
+    /// not written later either.
+    pub(in crate::redis) fn command(
+        &self,
+        name: &'static str,
+        args: &[Arg],
+        timeout: Duration,
+    ) -> BoxFuture<'static, Answer> {
+        let (connection, args) = (self.clone(), args.to_vec());
+        Box::pin(async move {
+            let until = Instant::now() + timeout;
+            let reply = connection.send(name, &args, until, None);
+            let answer = timeout_at(until, reply).await;
+            answer.unwrap_or_else(|_| Err(ConnectionError::Timeout("no answer in time".to_owned())))
+        })
+    }
+
+    /// Sends a command whose caller decides how long it waits: `until` bounds the write alone. The reply is
+    /// judged when it arrives, whether the caller still waits or not.
+    pub(in crate::redis) fn send(
+        &self,
+        name: &str,
+        args: &[Arg],
+        until: Instant,
+        expected: Option<ExpectedReply>,
+    ) -> Replying {
+        let command = Command {
+            expected,
+            ..Command::new(name, args)
+        };
+        match self.driver.add([command], until) {
+            Ok([reply]) => self.replying(reply.into()),
+            Err(why) => why.into(),
+        }
+    }
+
+    /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command
+    /// after it as if the slot were its own already.
+    pub(in crate::redis) fn asking(
+        &self,
+        name: &str,
+        args: &[Arg],
+        until: Instant,
+        expected: ExpectedReply,
+    ) -> Replying {
+        let command = Command {
+            expected: Some(expected),
+            ..Command::new(name, args)
+        };
+        let [asked, reply] = match self
+            .driver
+            .add([Command::new("ASKING", &[]), command], until)
+        {
+            Ok(replies) => replies.map(Replying::from),
+            Err(why) => return why.into(),
+        };
+        self.replying(Replying::Boxed(Box::pin(async move {
+            match (asked.await, reply.await) {
+                // Sent back to where the call came from: the reply to ASKING says why.
+                (Err(refused), Err(ConnectionError::Refused(back)))
+                    if matches!(back.kind, RefusalKind::Moved { .. }) =>
+                {
+                    Err(refused)
+                }
+                (_, answer) => answer,
+            }
+        })))
+    }
+
+    /// Changes one channel: a push confirms that, and an error refuses it.
+    pub(in crate::redis) fn change(
+        &self,
+        change: Change,
+        delivery: Delivery,
+        channel: &Arc<str>,
+        until: Instant,
+    ) -> Replying {
+        let args = [Arg::Text(Arc::clone(channel))];
+        match self
+            .driver
+            .add([changing(change, delivery, channel, &args)], until)
+        {
+            Ok([reply]) => reply.into(),
+            Err(why) => why.into(),
+        }
+    }
+
+    /// Subscribes to a channel. The reader of the connection calls `told` with the answer, before it reads on; if nothing
+    /// is sent, this call does.
+    pub(in crate::redis) fn subscribe(
+        &self,
+        delivery: Delivery,
+        channel: &Arc<str>,
+        until: Instant,
+        (told, expected): (AnswerCallback, ExpectedReply),
+    ) {
+        let args = [Arg::Text(Arc::clone(channel))];
+        let command = Command {
+            expected: Some(expected),
+            told: Some(Arc::clone(&told)),
+            ..changing(Change::Subscribe, delivery, channel, &args)
+        };
+        if let Err(why) = self.driver.add([command], until) {
+            told(Err(why));
+        }
+    }
+
+    /// Unsubscribes from a channel. That it was refused is of no use to know: what goes on being heard is ignored.
+    ///
+    /// A server that gives a slot away ends the subscriptions to its channels, which looks like the confirmation of
+    /// `SUNSUBSCRIBE`, and then refuses that. So `PING` with this text goes behind it: what is refused before its reply, and
+    /// is not about `PING`, is the other.
+    pub(in crate::redis) fn unsubscribe(
+        &self,
+        delivery: Delivery,
+        channel: &Arc<str>,
+        (nonce, expected): (Arc<str>, ExpectedReply),
+    ) {
+        // However late: in its place among the commands it does no harm.
+        let until = Instant::now() + DAY;
+        let args = [Arg::Text(Arc::clone(channel))];
+        let command = changing(Change::Unsubscribe, delivery, channel, &args);
+        // It is not handed over only if the connection has ended, or its server has read nothing for very long.
+        match delivery {
+            Delivery::Classic => _ = self.driver.add([command], until),
+            Delivery::Sharded => {
+                let form = AnswerForm::IfRefused {
+                    channel: Arc::clone(channel),
+                    has_ended: false,
+                };
+                let command = Command { form, ..command };
+                let nonce = [Arg::Text(nonce)];
+                let ping = Command {
+                    expected: Some(expected),
+                    ..Command::new("PING", &nonce)
+                };
+                _ = self.driver.add([command, ping], until);
+            }
+        }
+    }
+
+    async fn authenticate(&self, server: &Server, until: Instant) -> Result<(), ConnectionError> {
+        let Some(words) = server.credentials().await? else {
+            return Ok(());
+        };
+        accepted(self.send("AUTH", &words, until, None).await)
+    }
+
+    /// A reply for its caller. In a test it may find it late.
+    fn replying(&self, reply: Replying) -> Replying {
+        #[cfg(feature = "test-util")]
+        if let Some(transport) = &self.transport {
+            let transport = Arc::clone(transport);
+            return Replying::Boxed(Box::pin(async move {
+                let answer = reply.await;
+                transport.later().await;
+                answer
+            }));
+        }
+        reply
+    }
+}
+
+/// The answer to AUTH. A server that asks for no password serves a client that has one.
+fn accepted(answer: Answer) -> Result<(), ConnectionError> {
+    match answer {
+        Err(ConnectionError::Refused(refusal))
+            if refusal.kind == RefusalKind::PasswordNotWanted =>
+        {
+            Ok(())
+        }
+        answer => answer.map(drop),
+    }
+}
+
+/// The command that changes a channel, and the push that confirms it.
+fn changing<'a>(
+    change: Change,
+    delivery: Delivery,
+    channel: &Arc<str>,
+    args: &'a [Arg],
+) -> Command<'a> {
+    let (name, kind) = match (change, delivery) {
+        (Change::Subscribe, Delivery::Classic) => ("SUBSCRIBE", "subscribe"),
+        (Change::Subscribe, Delivery::Sharded) => ("SSUBSCRIBE", "ssubscribe"),
+        (Change::Unsubscribe, Delivery::Classic) => ("UNSUBSCRIBE", "unsubscribe"),
+        (Change::Unsubscribe, Delivery::Sharded) => ("SUNSUBSCRIBE", "sunsubscribe"),
+    };
+    let channel = Arc::clone(channel);
+    Command {
+        form: AnswerForm::ByPush(Confirmation { kind, channel }),
+        ..Command::new(name, args)
+    }
+}
+
+/// Sends the credentials of a provider again, each time that it wants.
+async fn renew_credentials(connection: Connection, server: Server, pause: Duration) {
+    let lately = Lately::default();
+    loop {
+        tokio::time::sleep(pause).await;
+        let until = Instant::now() + server.command_timeout();
+        if let Err(problem) = connection.authenticate(&server, until).await
+            && lately.is_news(problem.to_string())
+        {
+            event!(WARN, %problem, "the credentials of a connection could not be renewed");
+        }
+    }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+
+fn too_long() -> ConnectionError {
+    ConnectionError::Timeout(TOO_LONG.to_owned())
+}
