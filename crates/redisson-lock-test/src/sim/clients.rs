@@ -45,6 +45,7 @@ impl Server {
             answers: VecDeque::new(),
             late: BTreeMap::new(),
             channels: BTreeSet::new(),
+            shard_channels: BTreeSet::new(),
             arrived: Arc::clone(&arrived),
             rng,
             tracking: None,
@@ -84,7 +85,7 @@ impl Server {
             return Some(REPLY_DELAY);
         }
         let mut state = self.state.lock();
-        let is_late = state.late_percent > 0 && state.rng.u8(0..100) < state.late_percent;
+        let is_late = state.late_percent > 0 && state.rng.u8(0..200) < state.late_percent;
         is_late.then(|| Duration::from_millis(state.rng.u64(0..APPLIED_LATE_MS)))
     }
 
@@ -113,7 +114,7 @@ impl Server {
             .wires
             .values()
             .filter(|wire| wire.connected)
-            .flat_map(|wire| wire.channels.clone())
+            .flat_map(|wire| &wire.channels | &wire.shard_channels)
             .collect()
     }
 

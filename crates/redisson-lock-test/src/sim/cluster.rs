@@ -169,6 +169,17 @@ impl Cluster {
         }
     }
 
+    /// What a node answers about a sharded channel whose slot it does not have.
+    pub(super) fn elsewhere(&self, node: usize, channel: &str) -> Option<String> {
+        if Instant::now() < self.down_until {
+            return Some("CLUSTERDOWN The cluster is down".to_owned());
+        }
+        let slot = test_util::slot_of(channel);
+        let owner = self.seen_by(node).owner(slot);
+        let (host, port) = address(owner);
+        (owner != node).then(|| format!("MOVED {slot} {host}:{port}"))
+    }
+
     /// `CLUSTER INFO`.
     pub(super) fn info(&self, node: usize) -> Reply {
         let state = match Instant::now() < self.down_until {

@@ -62,16 +62,20 @@ impl Command {
                 within: Duration::from_millis(ms.parse().expect("a time")),
             },
             ["INFO", ..] => Self::Without("info"),
+            ["PUBSUB", "SHARDNUMSUB"] => Self::Without("pubsub|shardnumsub"),
             [
                 "HGET" | "HINCRBY" | "HDEL" | "HLEN" | "HKEYS" | "HEXISTS" | "EXISTS" | "PTTL"
-                | "PEXPIRE" | "DEL" | "PUBLISH" | "TIME",
+                | "PEXPIRE" | "DEL" | "PUBLISH" | "SPUBLISH" | "TIME",
                 ..,
             ] => {
                 let mut words: Vec<String> = words.iter().map(text).collect();
                 words[0] = words[0].to_ascii_lowercase();
                 Self::Direct(words)
             }
-            ["SUBSCRIBE" | "UNSUBSCRIBE", channel] => Self::Change {
+            [
+                "SUBSCRIBE" | "UNSUBSCRIBE" | "SSUBSCRIBE" | "SUNSUBSCRIBE",
+                channel,
+            ] => Self::Change {
                 name: words[0].to_ascii_lowercase(),
                 channel: text(channel),
             },

@@ -149,14 +149,11 @@ impl Server {
         let args: Vec<String> = call.args.iter().map(text).collect();
         self.with_keyspace(|keyspace| {
             keyspace.rights = Rights::default();
-            keyspace.listeners = state.listeners(0);
+            [keyspace.listeners, keyspace.shard_listeners] = state.listeners(0);
         });
         let sha = state.lua[0].load(call.source);
         let reply = state.lua[0].run(&sha, &keys, &args);
-        let published = std::mem::take(&mut self.keyspaces[0].lock().published);
-        for (channel, _) in published {
-            state.publish(&channel);
-        }
+        self.deliver_published(state, 0);
         reply
     }
 }

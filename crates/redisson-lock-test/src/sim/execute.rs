@@ -41,7 +41,12 @@ impl Server {
             let at = next.arrives_at.max(Instant::now());
             state.schedule(at, Event::Execute(serial));
         }
+        state.executing = Some(serial);
         self.execute_command(&mut state, serial, written.command, false);
+        state.executing = None;
+        for message in std::mem::take(&mut state.deferred) {
+            state.send(serial, message, Duration::ZERO);
+        }
     }
 
     pub(super) fn execute_late(&self, serial: u64, number: u64) {
@@ -85,7 +90,7 @@ impl Server {
             Command::ClusterInfo => state.of_cluster(serial, Cluster::info),
             Command::ClusterId => state.of_cluster(serial, Cluster::id),
             Command::ClusterSlots => state.of_cluster(serial, Cluster::shown),
-            Command::Ping(text) => Ok(Reply::Text(text)),
+            Command::Ping(text) => Ok(state.pong(serial, text)),
             Command::Wait { replicas, within } => {
                 let reached = Ok(Reply::Number(state.replicas.into()));
                 let after = match i64::from(state.replicas) < replicas {
@@ -104,6 +109,9 @@ impl Server {
             Command::Kill { id, address } => Ok(Reply::Number(state.kill(id, &address))),
             Command::Change { name, channel } => {
                 return state.change_channel(serial, &name, channel);
+            }
+            Command::Hello(_) if state.is_old => {
+                Err("ERR unknown command 'HELLO', with args beginning with: '3' ".to_owned())
             }
             Command::Hello(version) => {
                 if let (Some(wire), Some(version)) = (state.wires.get_mut(&serial), version) {
@@ -167,15 +175,29 @@ impl Server {
         if words[0] == "publish" && !rights.may_use(&words[1]) {
             return Err(rights::no_channel());
         }
-        let (answer, published) = self.with_keyspace_of(node, |keyspace| {
+        let answer = self.with_keyspace_of(node, |keyspace| {
             keyspace.rights = Rights::default();
-            let answer = keyspace.call(words);
-            (answer, std::mem::take(&mut keyspace.published))
+            keyspace.call(words)
         });
-        for (channel, _) in &published {
-            state.publish(channel);
-        }
+        self.deliver_published(state, node);
         answer.map(Answer::into_reply)
+    }
+
+    /// Passes on what a command has published. Returns the channels, those of one delivery if there are both.
+    pub(super) fn deliver_published(&self, state: &mut Network, node: usize) -> Vec<String> {
+        let (classic, sharded) = self.with_keyspace_of(node, |keyspace| {
+            let classic = std::mem::take(&mut keyspace.published).into_iter();
+            let classic: Vec<String> = classic.map(|(channel, _)| channel).collect();
+            (classic, std::mem::take(&mut keyspace.published_in_shard))
+        });
+        classic.iter().for_each(|channel| state.publish(channel));
+        for channel in &sharded {
+            state.publish_in_shard(node, channel);
+        }
+        match sharded.is_empty() {
+            true => classic,
+            false => sharded,
+        }
     }
 
     /// What a node of a cluster answers instead of executing a script.
@@ -206,7 +228,7 @@ impl Server {
         }
         let (before, expiries) = self.with_keyspace_of(node, |keyspace| {
             keyspace.rights = state.rights.get(&client).cloned().unwrap_or_default();
-            keyspace.listeners = state.listeners(node);
+            [keyspace.listeners, keyspace.shard_listeners] = state.listeners(node);
             keys.iter()
                 .map(|key| {
                     let holder = keyspace.holder(key);
@@ -216,18 +238,15 @@ impl Server {
                 .unzip()
         });
         let reply = state.lua[node].run(sha, &keys, &args);
-        let (after, published, clock) = self.with_keyspace_of(node, |keyspace| {
+        let published = self.deliver_published(state, node);
+        let (after, clock) = self.with_keyspace_of(node, |keyspace| {
             let holder = |key: &String| {
                 let holder = keyspace.holder(key);
                 holder.map(|(field, count)| (field.to_owned(), count))
             };
             let after = keys.iter().map(holder).collect();
-            let published = std::mem::take(&mut keyspace.published);
-            (after, published, keyspace.clock)
+            (after, keyspace.clock)
         });
-        for (channel, _) in &published {
-            state.publish(channel);
-        }
         Some(Executed {
             client,
             node,
@@ -242,7 +261,7 @@ impl Server {
             expiries,
             clock,
             reply,
-            published: published.into_iter().map(|(channel, _)| channel).collect(),
+            published,
         })
     }
 }

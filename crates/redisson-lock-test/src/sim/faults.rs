@@ -175,7 +175,8 @@ impl Server {
         }
         let rights = rights.clone();
         let is_meant = |wire: &Wire| {
-            wire.client == client && !wire.channels.iter().all(|channel| rights.may_use(channel))
+            let mut channels = wire.channels.union(&wire.shard_channels);
+            wire.client == client && !channels.all(|channel| rights.may_use(channel))
         };
         let wires = state.wires.iter().filter(|(_, wire)| is_meant(wire));
         let serials: Vec<u64> = wires.map(|(&serial, _)| serial).collect();
@@ -193,8 +194,14 @@ impl Server {
             .insert(client, Instant::now() + time);
     }
 
+    /// A message of a program that publishes in each way.
     pub fn publish(&self, channel: &str) {
-        self.state.lock().publish(channel);
+        let mut state = self.state.lock();
+        state.publish(channel);
+        state.tell("smessage", channel, |wire| {
+            wire.shard_channels.contains(channel)
+        });
+        drop(state);
         self.changed.notify_one();
     }
 }

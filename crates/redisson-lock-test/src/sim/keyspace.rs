@@ -55,8 +55,12 @@ pub struct Keyspace {
     keys: BTreeMap<String, Stored>,
     /// Published by the running script, not delivered yet.
     pub published: Vec<(String, String)>,
+    /// The same on sharded channels.
+    pub published_in_shard: Vec<String>,
     /// How many connections are subscribed to each channel.
     pub listeners: BTreeMap<String, i64>,
+    /// And to each sharded one.
+    pub shard_listeners: BTreeMap<String, i64>,
     /// What the user of the running script may do.
     pub rights: Rights,
     /// Keys that ran out since this was last taken, each with its first field, or its value.

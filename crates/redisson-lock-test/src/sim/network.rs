@@ -16,6 +16,7 @@ use super::connection::Arrived;
 use super::keyspace::Stored;
 use super::lua::Interpreter;
 use super::rights::{self, Rights};
+use super::server::APPLIED_LATE_MS;
 
 /// How long things take on the way, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +84,13 @@ pub(super) struct Network {
     pub(super) deaf_until: BTreeMap<usize, Instant>,
     /// Connections may ask for reports of changes.
     pub(super) reports: bool,
+    /// Servers know the older version of the protocol alone.
+    pub(super) is_old: bool,
+    /// What a connection publishes it hears after the reply, as from newer servers, and not before.
+    pub(super) own_is_last: bool,
+    /// The connection whose command is executed, and what it hears after the reply.
+    pub(super) executing: Option<u64>,
+    pub(super) deferred: Vec<What>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -119,6 +127,7 @@ pub(super) struct Wire {
     /// killed.
     pub(super) late: BTreeMap<u64, Written>,
     pub(super) channels: BTreeSet<String>,
+    pub(super) shard_channels: BTreeSet<String>,
     pub(super) arrived: Arc<Arrived>,
     pub(super) rng: Rng,
     /// Each key that it has read, as it was then. `None`: it gets no reports of changes.
@@ -166,6 +175,16 @@ impl Network {
         rights.is_none_or(|rights| rights.may_call(command))
     }
 
+    /// The reply to PING: a list beside channels, in the older version of the protocol.
+    pub(super) fn pong(&self, serial: u64, text: String) -> Reply {
+        let wire = &self.wires[&serial];
+        let listens = !wire.channels.is_empty() || !wire.shard_channels.is_empty();
+        match listens && !wire.is_new {
+            true => Reply::List(vec![Reply::Text("pong".to_owned()), Reply::Text(text)]),
+            false => Reply::Text(text),
+        }
+    }
+
     /// What a node of a cluster says of it.
     pub(super) fn of_cluster(
         &self,
@@ -207,17 +226,35 @@ impl Network {
         }
     }
 
-    /// How many connections to a server are subscribed to each channel.
-    pub(super) fn listeners(&self, node: usize) -> BTreeMap<String, i64> {
-        let mut counts = BTreeMap::new();
-        let wires = self.wires.values().filter(|wire| wire.node == node);
-        for channel in wires.flat_map(|wire| &wire.channels) {
-            *counts.entry(channel.clone()).or_default() += 1;
+    /// How many connections to a server are subscribed to each channel, and to each sharded one.
+    pub(super) fn listeners(&self, node: usize) -> [BTreeMap<String, i64>; 2] {
+        let mut counts = [BTreeMap::new(), BTreeMap::new()];
+        for wire in self.wires.values().filter(|wire| wire.node == node) {
+            for (counts, channels) in counts
+                .iter_mut()
+                .zip([&wire.channels, &wire.shard_channels])
+            {
+                for channel in channels {
+                    *counts.entry(channel.clone()).or_default() += 1;
+                }
+            }
         }
         counts
     }
 
+    /// Every server hears it.
     pub(super) fn publish(&mut self, channel: &str) {
+        self.tell("message", channel, |wire| wire.channels.contains(channel));
+    }
+
+    /// Those who listen at this server hear it.
+    pub(super) fn publish_in_shard(&mut self, node: usize, channel: &str) {
+        self.tell("smessage", channel, |wire| {
+            wire.node == node && wire.shard_channels.contains(channel)
+        });
+    }
+
+    pub(super) fn tell(&mut self, kind: &str, channel: &str, hears: impl Fn(&Wire) -> bool) {
         let now = Instant::now();
         let deaf = |client: usize| {
             self.deaf_until
@@ -227,16 +264,19 @@ impl Network {
         let listening: Vec<u64> = self
             .wires
             .iter()
-            .filter(|(_, wire)| wire.channels.contains(channel) && !deaf(wire.client))
+            .filter(|(_, wire)| hears(wire) && !deaf(wire.client))
             .map(|(&serial, _)| serial)
             .collect();
         for serial in listening {
-            let message = about("message", channel, Reply::Text("0".to_owned()));
-            self.send(serial, message, Duration::ZERO);
+            let message = about(kind, channel, Reply::Text("0".to_owned()));
+            match self.own_is_last && self.executing == Some(serial) {
+                true => self.deferred.push(message),
+                false => self.send(serial, message, Duration::ZERO),
+            }
         }
     }
 
-    /// SUBSCRIBE or UNSUBSCRIBE.
+    /// SUBSCRIBE, UNSUBSCRIBE, and their sharded forms.
     pub(super) fn change_channel(&mut self, serial: u64, name: &str, channel: String) {
         if let Some(text) = self.refused_change(serial, name, &channel) {
             return self.answer(serial, Err(text));
@@ -244,13 +284,37 @@ impl Network {
         let Some(wire) = self.wires.get_mut(&serial) else {
             return;
         };
+        let channels = match name {
+            "subscribe" | "unsubscribe" => &mut wire.channels,
+            _ => &mut wire.shard_channels,
+        };
         match name {
-            "subscribe" => _ = wire.channels.insert(channel.clone()),
-            _ => _ = wire.channels.remove(&channel),
+            "subscribe" | "ssubscribe" => _ = channels.insert(channel.clone()),
+            _ => _ = channels.remove(&channel),
         }
-        let count = Reply::Number(wire.channels.len() as i64);
+        let count = Reply::Number(channels.len() as i64);
         if !self.unconfirmed.contains(&wire.client) {
             self.send(serial, about(name, &channel, count), Duration::ZERO);
+        }
+    }
+
+    /// A server that has given a slot away ends the subscriptions to its sharded channels, and says so.
+    pub(super) fn end_subscriptions(&mut self) {
+        let Some(cluster) = &self.cluster else { return };
+        let mut ended = Vec::new();
+        for (&serial, wire) in &mut self.wires {
+            let node = wire.node;
+            wire.shard_channels.retain(|channel| {
+                let stays = cluster.elsewhere(node, channel).is_none();
+                if !stays {
+                    ended.push((serial, channel.clone()));
+                }
+                stays
+            });
+        }
+        for (serial, channel) in ended {
+            let ended = about("sunsubscribe", &channel, Reply::Number(0));
+            self.send(serial, ended, Duration::ZERO);
         }
     }
 
@@ -258,10 +322,27 @@ impl Network {
         if !self.may_call(serial, name) {
             return Some(rights::no_command(name));
         }
-        let rights = self.rights.get(&self.wires[&serial].client)?;
+        let wire = &self.wires[&serial];
+        let rights = self.rights.get(&wire.client);
         // What was subscribed to was permitted.
-        let is_refused = name == "subscribe" && !rights.may_use(channel);
-        is_refused.then(rights::no_channel)
+        let begins = ["subscribe", "ssubscribe"].contains(&name);
+        if begins && rights.is_some_and(|rights| !rights.may_use(channel)) {
+            return Some(rights::no_channel());
+        }
+        let is_sharded = ["ssubscribe", "sunsubscribe"].contains(&name);
+        let cluster = self.cluster.as_ref().filter(|_| is_sharded)?;
+        cluster.elsewhere(wire.node, channel)
+    }
+
+    /// How late a reader finds what has arrived.
+    pub(super) fn read_late(&mut self) -> Duration {
+        let is_late = self.late_percent > 0 && self.rng.u8(0..200) < self.late_percent;
+        let late = if is_late {
+            self.rng.u64(0..APPLIED_LATE_MS)
+        } else {
+            0
+        };
+        Duration::from_millis(late)
     }
 
     /// CLIENT KILL: nothing of that connection is executed any more.
@@ -294,6 +375,7 @@ impl Network {
         wire.passes = false;
         wire.answers.clear();
         wire.channels.clear();
+        wire.shard_channels.clear();
         if reported {
             wire.connected = false;
             wire.arrived.end();

@@ -129,6 +129,10 @@ impl Server {
             delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
             reports: false,
+            is_old: false,
+            own_is_last: seed.is_multiple_of(2),
+            executing: None,
+            deferred: Vec::new(),
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -177,7 +181,11 @@ impl Server {
         match event {
             Some(Reverse((.., event))) => self.happen(event),
             // What has run out meanwhile.
-            None => self.report_changes(&mut self.state.lock()),
+            None => {
+                let mut state = self.state.lock();
+                state.end_subscriptions();
+                self.report_changes(&mut state);
+            }
         }
         self.observe();
     }
@@ -188,7 +196,9 @@ impl Server {
             Event::Late(serial, number) => self.execute_late(serial, number),
             Event::Deliver(serial) => self.deliver(serial),
         }
-        self.report_changes(&mut self.state.lock());
+        let mut state = self.state.lock();
+        state.end_subscriptions();
+        self.report_changes(&mut state);
     }
 
     /// Has the observer compare what everybody believes with what is.
@@ -261,7 +271,10 @@ impl Server {
             What::Answer(answer) => to.answer(&answer),
             What::Push(items) => to.push(&items),
         }
-        wire.arrived.push(outgoing.arrives_at.max(now), bytes);
+        let arrived = std::sync::Arc::clone(&wire.arrived);
+        // The reader may be polled late as well.
+        let at = outgoing.arrives_at.max(now) + state.read_late();
+        arrived.push(at, bytes);
         if let Some(at) = next {
             state.schedule(at, Event::Deliver(serial));
         }

@@ -9,6 +9,11 @@ use super::network::{Answered, Network, What};
 use super::server::Server;
 
 impl Server {
+    /// From now on servers know the older version of the protocol alone, which has no reports.
+    pub fn speak_the_older_version(&self) {
+        self.state.lock().is_old = true;
+    }
+
     /// From now on connections may ask for reports.
     pub fn report(&self) {
         self.state.lock().reports = true;
@@ -16,7 +21,7 @@ impl Server {
 
     /// CLIENT TRACKING.
     pub(super) fn track(&self, state: &mut Network, serial: u64) -> Answered {
-        if !state.reports {
+        if !state.reports || state.is_old {
             return Err(
                 "ERR Unknown subcommand or wrong number of arguments for 'TRACKING'".to_owned(),
             );

@@ -4,8 +4,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use redisson_lock::LockKind;
 use redisson_lock::test_util::core::HandOff;
+use redisson_lock::{Announce, LockKind};
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 
 /// Clients with tasks, a Java peer, and faults. A run is the same for the same program.
@@ -31,6 +31,22 @@ pub struct Program {
     pub command_ms: u64,
     pub clients: Vec<ClientPlan>,
     pub rounds: Vec<Round>,
+}
+
+impl Program {
+    /// Whether its servers know the older version of the protocol alone.
+    pub fn is_old(&self) -> bool {
+        self.seed % 16 == 5
+    }
+
+    /// How its clients announce releases: in a cluster in each way.
+    pub fn announce(&self) -> Announce {
+        use Announce::{Auto, Both, Classic, Sharded};
+        match self.cluster {
+            true => [Auto, Both, Classic, Sharded][(self.seed % 4) as usize],
+            false => Classic,
+        }
+    }
 }
 
 #[derive(Debug, Clone)]

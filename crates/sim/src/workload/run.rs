@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redisson_lock::test_util;
 use redisson_lock::test_util::core::HandOff;
-use redisson_lock::{Announce, LockClient, LockClientBuilder, LockKind};
+use redisson_lock::{LockClient, LockClientBuilder, LockKind};
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -107,8 +107,6 @@ async fn connect_with(
             passes: plan.passes,
             ..HandOff::default()
         })
-        // Sharded channels are left to real servers.
-        .announce(Announce::Classic)
         .key_prefix(if plan.prefix { PREFIX } else { "" })
         .connect_over(world.access(client))
         .await
@@ -130,11 +128,15 @@ impl Session {
         if program.reports {
             world.report();
         }
+        if program.is_old() {
+            world.speak_the_older_version();
+        }
         let mut clients = Vec::new();
         for (nth, plan) in program.clients.iter().enumerate() {
             world.deny(nth, "client|kill", !plan.may_kill);
             let (watchdog, command) = (ms(program.watchdog_ms), ms(program.command_ms));
             let builder = LockClient::builder().fair_wait(ms(program.fair_wait_ms));
+            let builder = builder.announce(program.announce());
             clients.push(connect_with(builder, world, nth, watchdog, command, plan).await);
         }
         world.set_latency(program.latency);

@@ -63,7 +63,6 @@ impl Keyspace {
         })
     }
 
-    /// No client here subscribes to sharded channels.
     fn call_of_channels(&mut self, name: &str, args: &[&str]) -> Result<Answer, String> {
         let listeners =
             |keyspace: &Self, channel: &str| keyspace.listeners.get(channel).copied().unwrap_or(0);
@@ -76,7 +75,11 @@ impl Keyspace {
                     .push((channel.to_owned(), message.to_owned()));
                 Answer::Number(listeners(self, channel))
             }
-            ("spublish", &[_, _]) => Answer::Number(0),
+            ("spublish", &[channel, _]) => {
+                self.published_in_shard.push(channel.to_owned());
+                let listeners = self.shard_listeners.get(channel);
+                Answer::Number(listeners.copied().unwrap_or(0))
+            }
             ("pubsub", &[of, ref channels @ ..]) if of.eq_ignore_ascii_case("numsub") => {
                 let counts = channels.iter().flat_map(|&channel| {
                     let count = listeners(self, channel);
