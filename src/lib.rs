@@ -94,6 +94,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `blocking` | the module `blocking`: the same locks for programs without an async runtime |
+//! | `fred` (default) | `from_fred`: the settings of a client of the crate `fred`; half of all packages are without it |
 //! | `macros` | [`#[locked]`](https://docs.rs/redisson-lock/latest/redisson_lock/attr.locked.html) around an async function, `LockClient::as_default` |
 //! | `metrics` | wait and hold times, gauges and losses through the crate `metrics`, by class (`Lock::class`) |
 //! | `redisson-config` | a client with the settings of a Redisson configuration file, YAML or JSON: `RedissonConfig` |
@@ -139,6 +140,7 @@ mod script;
 mod state;
 
 /// The version of the client library whose settings [`LockClient::from_fred`] takes.
+#[cfg(feature = "fred")]
 pub use fred;
 
 pub use api::any_lock::{AnyGuard, AnyLock, DistributedLock, HeldLock};
@@ -166,7 +168,7 @@ pub use lock::{FencedGuard, FencedLock, Holder, Lock, LockGuard, QueuedOwner, Rw
 pub use names::owner::Owner;
 pub use names::try_lock::TryLock;
 pub use names::wire::Announce;
-pub use redis::ConnectionFence;
 #[cfg(feature = "tls-rustls")]
 pub use redis::Tls;
+pub use redis::{ConnectionFence, Credentials, CredentialsProvider};
 pub use state::client_handle::{AbandonedHold, CloseReport};

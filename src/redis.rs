@@ -1,5 +1,4 @@
-//! All access to Redis: runs scripts, subscribes to channels, reports outcomes. Apart from the
-//! signature of `from_fred`, only this module uses fred, and within it only `settings`.
+//! All access to Redis: runs scripts, subscribes to channels, reports outcomes.
 //!
 //! A lane is one connection at a time; all commands of one lock use the same lane, in order, and its channels are
 //! subscribed to over it, as long as one server has that lock; which one that is the map knows. A lane neither resends
@@ -40,7 +39,8 @@ pub(crate) use reports::{Changed, Reports};
 pub(crate) use settings::Tls;
 #[cfg(feature = "tls-rustls")]
 pub use settings::Tls;
-pub(crate) use settings::{AddressMap, Credentials, Settings};
+pub(crate) use settings::{AddressMap, Settings};
+pub use settings::{Credentials, CredentialsProvider};
 pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
 pub(crate) use topology::identity::Location;
 pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};

@@ -673,11 +673,14 @@ fn every_entry_point(server: &str, client: &LockClient, lock: &Lock, guards: [Lo
             other => panic!("{what}: {other:?}"),
         }
     }
-    let fred = fred::types::Builder::default_centralized();
-    let fred = fred.build().expect("a client");
     refused("connect", LockClient::connect(server));
     refused("builder", builder().connect_blocking(server));
-    refused("from_fred", builder().from_fred_blocking(&fred));
+    #[cfg(feature = "fred")]
+    {
+        let fred = fred::types::Builder::default_centralized().build();
+        let fred = fred.expect("a client");
+        refused("from_fred", builder().from_fred_blocking(&fred));
+    }
     refused("close", client.close(Duration::ZERO));
     refused("lock", lock.lock());
     refused("try_lock", lock.try_lock());

@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use fred::prelude::{Builder, Config};
-use fred::types::RespVersion;
 use redisson_lock::{Error, LockClient, RefusedKind};
 use test_support::{Control, Proxy, RENEW, Server, TestServer, eventually, is_script, ms, tokio};
 
@@ -54,13 +52,6 @@ async fn it_is_refused_as_one_server() {
     let url = format!("redis://few:word@127.0.0.1:{}", server.port);
     let error = LockClient::connect(&url).await;
     names_the_scheme(&error.expect_err("a node of a cluster"));
-    for version in [RespVersion::RESP2, RespVersion::RESP3] {
-        let mut config = Config::from_url(&server.url()).expect("a valid address");
-        config.version = version;
-        let theirs = Builder::from_config(config).build().expect("a client");
-        let error = LockClient::from_fred(&theirs).await;
-        names_the_scheme(&error.expect_err("a node of a cluster"));
-    }
     server.finish([]).await;
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use fred::prelude::{Builder, Config};
-use fred::types::RespVersion;
 use redisson_lock::{Announce, Error, Lock, LockClient, LockGuard};
 use test_support::{Cluster, Control, eventually, ms, slot, stalls, tokio};
 use tokio::task::JoinHandle;
@@ -16,18 +14,6 @@ async fn connect(cluster: &Cluster, announce: Announce) -> LockClient {
         .command_timeout(ms(900))
         .announce(announce)
         .connect(&cluster.url())
-        .await
-        .expect("the cluster answers")
-}
-
-async fn connect_by_resp3(cluster: &Cluster, announce: Announce) -> LockClient {
-    let mut config = Config::from_url(&cluster.url()).expect("a valid address");
-    config.version = RespVersion::RESP3;
-    let theirs = Builder::from_config(config).build();
-    LockClient::builder()
-        .command_timeout(ms(900))
-        .announce(announce)
-        .from_fred(&theirs.expect("valid settings"))
         .await
         .expect("the cluster answers")
 }
@@ -184,9 +170,6 @@ async fn a_subscription_that_is_gone_without_a_change_of_the_map_is_noticed() {
     for other in ["a", "z"] {
         let client = connect(&cluster, Announce::Sharded).await;
         there_and_back(&cluster, client, other).await;
-        // Whatever version of the protocol is asked for.
-        let client = connect_by_resp3(&cluster, Announce::Sharded).await;
-        there_and_back(&cluster, client, other).await;
     }
 }
 
@@ -340,10 +323,12 @@ async fn a_waiter_is_woken_at_every_stage_of_a_migration() {
 }
 
 #[tokio::test]
-async fn a_cluster_is_spoken_to_by_the_right_version_whatever_the_given_client_does() {
+async fn a_cluster_is_spoken_to_by_the_newer_version_of_the_protocol() {
     let cluster = Cluster::start(false).await;
-    let connect = async || connect_by_resp3(&cluster, Announce::Auto).await;
-    let (holder, other) = (connect().await, connect().await);
+    let (holder, other) = (
+        connect(&cluster, Announce::Auto).await,
+        connect(&cluster, Announce::Auto).await,
+    );
     for nth in 0..3 {
         let key = cluster.key_at(nth, "resp3");
         let guard = holder.lock(key.clone()).lock().await.expect("free");

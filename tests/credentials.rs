@@ -1,22 +1,18 @@
-//! Credentials that change while a client is connected: a fred client's `CredentialProvider`.
+//! Credentials that change while a client is connected: a `CredentialsProvider`.
 
 use std::collections::BTreeSet;
-use std::future::Future;
+use std::error::Error as StdError;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use fred::prelude::{Builder, Config, Server};
-use fred::types::config::CredentialProvider;
-use redisson_lock::{Error, LockClient};
+use redisson_lock::{Credentials, CredentialsProvider, Error, LockClient};
 use test_support::{
     Cluster, Control, Events, SERVICE, Sentinels, TestServer, eventually, ms, tokio,
 };
 use tracing::Level;
 
 const USER: &str = "locker";
-
-type Fetched = Result<(Option<String>, Option<String>), fred::error::Error>;
 
 /// A password that can be changed, and who has asked for it.
 #[derive(Debug, Default)]
@@ -53,34 +49,37 @@ impl Vault {
     }
 }
 
-impl CredentialProvider for Vault {
-    // As the macro `async_trait` writes it.
-    fn fetch<'a, 'b, 'c>(
+/// What a client is given of it.
+#[derive(Debug)]
+struct Asked(Arc<Vault>);
+
+impl CredentialsProvider for Asked {
+    fn fetch<'a>(
         &'a self,
-        server: Option<&'b Server>,
-    ) -> Pin<Box<dyn Future<Output = Fetched> + Send + 'c>>
-    where
-        'a: 'c,
-        'b: 'c,
-        Self: 'c,
-    {
-        let port = server.map_or(0, |server| server.port);
-        self.asked_for.lock().expect("unpoisoned").push(port);
-        let password = self.password.lock().expect("unpoisoned").clone();
-        let user = self.user.lock().expect("unpoisoned").clone();
-        let given = !self.open.contains(&port);
+        server: &'a str,
+    ) -> Pin<
+        Box<
+            dyn Future<Output = Result<Option<Credentials>, Box<dyn StdError + Send + Sync>>>
+                + Send
+                + 'a,
+        >,
+    > {
+        let vault = &self.0;
+        let port = server.rsplit(':').next().and_then(|port| port.parse().ok());
+        let port = port.expect("a port");
+        vault.asked_for.lock().expect("unpoisoned").push(port);
+        let password = vault.password.lock().expect("unpoisoned").clone();
+        let user = vault.user.lock().expect("unpoisoned").clone();
+        let given = !vault.open.contains(&port);
         Box::pin(async move {
             // A vault is somewhere else.
             tokio::task::yield_now().await;
-            Ok(match given {
-                true => (Some(user), Some(password)),
-                false => (None, None),
-            })
+            Ok(given.then(|| Credentials::new(Some(&user), password)))
         })
     }
 
     fn refresh_interval(&self) -> Option<Duration> {
-        self.refresh
+        self.0.refresh
     }
 }
 
@@ -108,16 +107,11 @@ fn end_connections(control: &mut Control) {
 }
 
 async fn connect(url: &str, vault: &Arc<Vault>) -> Result<LockClient, Error> {
-    let config = Config {
-        credential_provider: Some(Arc::clone(vault) as Arc<dyn CredentialProvider>),
-        // The provider is asked instead.
-        username: Some("nobody".to_owned()),
-        password: Some("none".to_owned()),
-        ..Config::from_url(url).expect("a valid address")
-    };
-    let fred = Builder::from_config(config).build().expect("settings");
+    // The provider is asked instead.
+    let url = url.replace("://", "://nobody:none@");
     let builder = LockClient::builder().command_timeout(ms(1_000));
-    builder.from_fred(&fred).await
+    let builder = builder.credentials_provider(Asked(Arc::clone(vault)));
+    builder.connect(&url).await
 }
 
 async fn locks(client: &LockClient, name: &str) {
@@ -249,9 +243,11 @@ async fn a_provider_is_asked_for_sentinels_too_by_their_address() {
         permit(&mut servers.control(nth), "first");
     }
     let url = servers.url();
-    let sentinels = Config::from_url(&url).expect("valid").server.hosts();
-    let open: Vec<u16> = sentinels.iter().map(|sentinel| sentinel.port).collect();
-    assert!(url.contains(SERVICE) && open.len() == 3);
+    let digits = url.split(|letter: char| !letter.is_ascii_digit());
+    let open: Vec<u16> = digits
+        .filter_map(|port| port.parse().ok().filter(|port| *port > 1_000))
+        .collect();
+    assert!(url.contains(SERVICE) && open.len() == 3, "{url}");
     let vault = Arc::new(Vault {
         open: open.clone(),
         ..Vault::new("first")

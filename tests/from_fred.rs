@@ -315,3 +315,69 @@ fn ours(control: &mut Control) -> Vec<String> {
         .map(str::to_owned)
         .collect()
 }
+
+/// A password that fred's provider has now.
+#[derive(Debug, Default)]
+struct Vault(std::sync::Mutex<String>);
+
+type Fetched = Result<(Option<String>, Option<String>), fred::error::Error>;
+
+impl fred::types::config::CredentialProvider for Vault {
+    // As the macro `async_trait` writes it.
+    fn fetch<'a, 'b, 'c>(
+        &'a self,
+        _server: Option<&'b fred::prelude::Server>,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Fetched> + Send + 'c>>
+    where
+        'a: 'c,
+        'b: 'c,
+        Self: 'c,
+    {
+        let password = self.0.lock().expect("unpoisoned").clone();
+        Box::pin(async move { Ok((Some("locker".to_owned()), Some(password))) })
+    }
+
+    fn refresh_interval(&self) -> Option<Duration> {
+        Some(ms(20))
+    }
+}
+
+#[tokio::test]
+async fn its_provider_of_credentials_is_asked_for_each_connection_and_again() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    let permit = |control: &mut Control, password: &str| {
+        let words = [
+            "ACL",
+            "SETUSER",
+            "locker",
+            "resetpass",
+            "on",
+            password,
+            "~*",
+            "&*",
+            "+@all",
+        ];
+        control.run(&words);
+    };
+    permit(&mut control, ">first");
+    let vault = std::sync::Arc::new(Vault::default());
+    *vault.0.lock().expect("unpoisoned") = "first".to_owned();
+    let mut config = config(&server);
+    config.credential_provider = Some(std::sync::Arc::clone(&vault) as _);
+    let theirs = Builder::from_config(config)
+        .build()
+        .expect("valid settings");
+    let client = LockClient::from_fred(&theirs).await.expect("connected");
+    works(&client).await;
+    permit(&mut control, ">second");
+    *vault.0.lock().expect("unpoisoned") = "second".to_owned();
+    let (calls, mut other) = (control.calls("auth"), server.control());
+    eventually("it authenticates again", ms(5_000), || {
+        other.calls("auth") > calls + 3
+    })
+    .await;
+    control.run(&["CLIENT", "KILL", "USER", "locker"]);
+    works(&client).await;
+    server.finish([client]).await;
+}

@@ -4,8 +4,6 @@ use std::future::IntoFuture;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fred::prelude::{Builder, Config};
-use fred::types::RespVersion;
 use redisson_lock::{
     Error, GuardedWrite, HoldState, Lock, LockClient, LockGuard, LockKind, LossReason, Once,
     Operation, RefusedKind, Script, Value,
@@ -395,16 +393,10 @@ async fn a_write_is_one_script_call_of_these_words() {
 
 #[tokio::test]
 async fn values_are_those_that_redis_makes_of_luas() {
-    for version in [RespVersion::RESP2, RespVersion::RESP3] {
-        let server = TestServer::new();
-        let mut config = Config::from_url(&server.url()).expect("a valid address");
-        config.version = version;
-        let theirs = Builder::from_config(config).build();
-        let client = LockClient::from_fred(&theirs.expect("valid settings")).await;
-        let client = client.expect("the server answers");
-        values_are_right(&client).await;
-        finish(server, [client]).await;
-    }
+    let server = TestServer::new();
+    let client = server.client().await;
+    values_are_right(&client).await;
+    finish(server, [client]).await;
 }
 
 async fn values_are_right(client: &LockClient) {

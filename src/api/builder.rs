@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "fred")]
 use fred::interfaces::ClientLike;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,9 @@ use crate::error::Error;
 use crate::lock::release::release_job;
 use crate::lock::renewal;
 use crate::names::wire::Announce;
-use crate::redis::{AddressMap, Credentials, Redis, Settings, SyncReplicas, Tls};
+use crate::redis::{
+    AddressMap, Credentials, CredentialsProvider, Redis, Settings, SyncReplicas, Tls,
+};
 use crate::state::bounds::{check_lease, check_replicas, check_timeouts};
 use crate::state::client_handle::ClientHandle;
 use crate::state::entry::Locks;
@@ -51,6 +54,7 @@ pub struct LockClientBuilder {
     pub(crate) handoff: HandOff,
     pub(crate) close_grace: Option<Duration>,
     sentinel_credentials: Option<Credentials>,
+    credentials_provider: Option<Arc<dyn CredentialsProvider>>,
     announce: Announce,
     address_map: Option<AddressMap>,
     sync_replicas: Option<SyncReplicas>,
@@ -132,6 +136,7 @@ impl LockClient {
     /// let client = redisson_lock::LockClient::from_fred(&pool).await?;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "fred")]
     pub async fn from_fred(client: &impl ClientLike) -> Result<Self, Error> {
         Self::builder().from_fred(client).await
     }
@@ -243,8 +248,23 @@ impl LockClientBuilder {
     /// let builder = redisson_lock::LockClient::builder().sentinel_credentials(None, "secret");
     /// ```
     pub fn sentinel_credentials(self, user: Option<&str>, password: impl Into<String>) -> Self {
-        let (user, password) = (user.map(Into::into), password.into());
-        self.with(|builder| builder.sentinel_credentials = Some(Credentials { user, password }))
+        let credentials = Credentials::new(user, password);
+        self.with(|builder| builder.sentinel_credentials = Some(credentials))
+    }
+
+    /// Has each connection ask for its credentials, those to cluster nodes and sentinels included. They take the place of
+    /// those in the URL, and of [`sentinel_credentials`](Self::sentinel_credentials). Default: none.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redisson_lock::{CredentialsProvider, LockClient, LockClientBuilder};
+    /// fn with_vault(vault: impl CredentialsProvider) -> LockClientBuilder {
+    ///     LockClient::builder().credentials_provider(vault)
+    /// }
+    /// ```
+    pub fn credentials_provider(self, provider: impl CredentialsProvider) -> Self {
+        self.with(|builder| builder.credentials_provider = Some(Arc::new(provider)))
     }
 
     fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
@@ -268,6 +288,7 @@ impl LockClientBuilder {
             handoff: HandOff::default(),
             close_grace: None,
             sentinel_credentials: None,
+            credentials_provider: None,
             announce: Announce::default(),
             address_map: None,
             sync_replicas: None,
@@ -435,6 +456,7 @@ impl LockClientBuilder {
     /// let client = redisson_lock::LockClient::builder().from_fred(&client).await?;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "fred")]
     pub async fn from_fred(self, client: &impl ClientLike) -> Result<LockClient, Error> {
         self.check()?;
         let settings = Settings::from_fred(
@@ -488,6 +510,7 @@ impl LockClientBuilder {
         let settings = settings
             .with_client_name(self.client_name.as_deref())
             .with_sentinel_credentials(self.sentinel_credentials.clone())
+            .with_provider(self.credentials_provider.clone())
             .with_tracking(self.tracking)
             .with_announce(self.announce)
             .with_address_map(self.address_map.as_ref())?;

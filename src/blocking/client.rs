@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "fred")]
 use fred::interfaces::ClientLike;
 
 use super::lock::Lock;
@@ -72,6 +73,7 @@ impl LockClientBuilder {
     /// let client = redisson_lock::LockClient::builder().from_fred_blocking(&client)?;
     /// # Ok(()) }
     /// ```
+    #[cfg(feature = "fred")]
     pub fn from_fred_blocking(self, client: &impl ClientLike) -> Result<LockClient, Error> {
         Running::start(self.from_fred(client)).map(|running| LockClient { running })
     }

@@ -37,10 +37,21 @@ pub(super) fn hello_field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The hash slot of a key, which decides its node in a cluster.
+/// The hash slot of a key, which decides its node in a cluster: that of the text between its first `{` and the next `}`,
+/// if there is any.
 pub(crate) fn slot_of(key: &str) -> u16 {
-    fred::util::redis_keyslot(key.as_bytes())
+    let tag = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'));
+    let hashed = match tag {
+        Some((tag, _)) if !tag.is_empty() => tag,
+        _ => key,
+    };
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOTS
 }
+
+/// The slots of a cluster.
+const SLOTS: u16 = 16_384;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,7 @@
 //! A builder in a configuration file: each setting under the name of its method, durations as `30s`.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::LockClientBuilder;
 use crate::core::HandOff;
 use crate::names::wire::Announce;
-use crate::redis::{AddressMap, Credentials, SyncReplicas, Tls};
+use crate::redis::{AddressMap, Credentials, CredentialsProvider, SyncReplicas, Tls};
 
 /// The fields of the builder as the file has them. What is left out has its default, as with the builder.
 #[derive(Serialize, Deserialize)]
@@ -42,6 +43,8 @@ struct BuilderSettings {
     /// A secret, which does not belong into a file that is written.
     #[serde(skip)]
     sentinel_credentials: Option<Credentials>,
+    #[serde(skip)]
+    credentials_provider: Option<Arc<dyn CredentialsProvider>>,
     announce: Announce,
     /// A function does not belong into a file.
     #[serde(

@@ -208,7 +208,7 @@ static KEYS: [Key; 130] = [
         BOTH,
         Setting::Object(
             &["DefaultCredentialsResolver"],
-            "connect with `from_fred` and a fred client that has a `CredentialProvider`",
+            "set the builder's `credentials_provider`",
         ),
     ),
     used(

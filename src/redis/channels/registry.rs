@@ -91,7 +91,7 @@ pub(super) struct Channel {
     /// When the last listener left.
     idle_since: Option<Instant>,
     pub(super) is_elsewhere: bool,
-    /// Before it is asked for again, if it is refused for a moment once more.
+    /// Before it is asked for again, if it is refused for a moment again.
     pause: Duration,
     /// Since when it waits for a server elsewhere.
     pub(super) elsewhere_since: Option<Instant>,

@@ -18,7 +18,8 @@ use super::task::Task;
 use crate::base::runtime::{Lately, event};
 use crate::error::RefusalKind;
 use crate::redis::connection::answers::ExpectedReply;
-use crate::redis::settings::{Server, Settings, Target};
+use crate::redis::settings::server::Server;
+use crate::redis::settings::{Settings, Target};
 #[cfg(feature = "test-util")]
 use crate::redis::transport::Transport;
 use crate::redis::transport::{

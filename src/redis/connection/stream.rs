@@ -5,7 +5,8 @@ use std::io;
 use socket2::SockRef;
 use tokio::net::{TcpStream, lookup_host};
 
-use crate::redis::settings::{ServerPlace, Socket, Target};
+use crate::redis::settings::Target;
+use crate::redis::settings::server::{ServerPlace, Socket};
 use crate::redis::transport::{ByteStream, ConnectionError};
 
 /// Connects to a server.
@@ -21,7 +22,7 @@ pub(super) async fn open(target: &Target) -> Result<Box<dyn ByteStream>, Connect
             let stream = tokio::net::UnixStream::connect(path).await;
             return Ok(Box::new(stream.map_err(failed)?));
         }
-        ServerPlace::Tcp(host, port) => (host, port),
+        ServerPlace::Tcp(address) => (&*address.host, address.port),
     };
     let stream = tcp(host, port, &server.socket()).await.map_err(failed)?;
     #[cfg(feature = "tls-rustls")]

@@ -1,9 +1,6 @@
 //! Tests of the settings.
 
-use fred::prelude::Builder;
-use fred::types::config::{
-    ClusterDiscoveryPolicy, PerformanceConfig, TcpConfig, UnresponsiveConfig,
-};
+use socket2::TcpKeepalive;
 
 use super::*;
 
@@ -15,6 +12,17 @@ fn made(settings: Result<Settings, Error>) -> Server {
         #[cfg(feature = "test-util")]
         Target::Custom(_) => unreachable!("made from an address"),
     }
+}
+
+fn tcp(host: &str, port: u16) -> Option<ServerPlace> {
+    Some(ServerPlace::Tcp(Address::new(host, port)))
+}
+
+/// User and password.
+fn login(server: &Server) -> (Option<&str>, Option<&str>) {
+    let login = server.login.as_ref();
+    let user = login.and_then(|login| login.user.as_deref());
+    (user, login.map(|login| &*login.password))
 }
 
 fn refused(url: &str) -> String {
@@ -63,73 +71,9 @@ fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
         true,
     ));
     our_rules(&server);
-    assert_eq!(
-        server.config.server,
-        ServerConfig::new_centralized("host", 1)
-    );
-    assert_eq!(server.config.username.as_deref(), Some("user"));
-    assert_eq!(server.config.password.as_deref(), Some("p%w"));
-    assert_eq!(server.config.database, Some(7));
-}
-
-#[allow(clippy::needless_update, reason = "some of fred's features add fields")]
-#[test]
-fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
-    for timeout in [Duration::ZERO, Duration::MAX] {
-        let config = Config {
-            username: Some("user".to_owned()),
-            password: Some("hidden".to_owned()),
-            server: ServerConfig::new_centralized("host", 1),
-            database: Some(7),
-            ..Config::default()
-        };
-        let mut builder = Builder::from_config(config.clone());
-        builder.set_policy(fred::prelude::ReconnectPolicy::new_constant(0, 1));
-        builder.set_connection_config(ConnectionConfig {
-            connection_timeout: timeout,
-            internal_command_timeout: timeout,
-            cluster_cache_update_delay: timeout,
-            max_command_attempts: 9,
-            max_redirections: 0,
-            unresponsive: UnresponsiveConfig {
-                max_timeout: Some(Duration::from_millis(1)),
-                interval: Duration::ZERO,
-            },
-            reconnect_on_auth_error: true,
-            auto_client_setname: true,
-            max_command_buffer_len: 3,
-            disable_cluster_health_check: true,
-            tcp: TcpConfig {
-                nodelay: Some(false),
-                linger: Some(Duration::from_secs(60)),
-                ttl: Some(9),
-                keepalive: None,
-                ..TcpConfig::default()
-            },
-            ..ConnectionConfig::default()
-        });
-        builder.set_performance_config(PerformanceConfig {
-            default_command_timeout: timeout,
-            max_feed_count: u64::MAX,
-            broadcast_channel_capacity: 1,
-            ..PerformanceConfig::default()
-        });
-        let client = builder.build().expect("valid settings");
-        let settings = Settings::from_fred(&client, None, TIMEOUT, true);
-        let named = settings
-            .as_ref()
-            .ok()
-            .and_then(|settings| settings.client_name.clone());
-        assert_eq!(
-            named.as_deref(),
-            Some(client.id()),
-            "by `auto_client_setname`"
-        );
-        let server = made(settings);
-        our_rules(&server);
-        assert_eq!(server.config, config, "address, credentials and database");
-        assert_eq!(server.socket().ttl, Some(9));
-    }
+    assert_eq!(server.place, tcp("host", 1));
+    assert_eq!(login(&server), (Some("user"), Some("p%w")));
+    assert_eq!(server.database, Some(7));
 }
 
 fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
@@ -153,48 +97,29 @@ fn a_node_has_the_credentials_of_all_and_a_sentinel_its_own() {
     let address = Address::new("10.0.0.1", 6379);
     let node = made(Ok(settings.at(&address, Expected::Primary)));
     our_rules(&node);
-    assert_eq!(
-        node.config.server,
-        ServerConfig::new_centralized("10.0.0.1", 6379)
-    );
-    assert_eq!(node.config.username.as_deref(), Some("user"));
-    assert_eq!(node.config.password.as_deref(), Some("hidden"));
-    assert_eq!(node.config.database, Some(3));
+    assert_eq!(node.place, tcp("10.0.0.1", 6379));
+    assert_eq!(login(&node), (Some("user"), Some("hidden")));
+    assert_eq!(node.database, Some(3));
     let sentinel = made(Ok(settings.at_sentinel(&address)));
     our_rules(&sentinel);
-    assert_eq!(sentinel.config.username, None);
-    assert_eq!(sentinel.config.password.as_deref(), Some("other"));
-    assert_eq!(sentinel.config.database, None);
+    assert_eq!(login(&sentinel), (None, Some("other")));
+    assert_eq!(sentinel.database, None);
 }
 
 #[test]
 fn a_cluster_has_one_database() {
-    let cluster = ServerConfig::Clustered {
-        hosts: vec![("host", 1).into()],
-        policy: ClusterDiscoveryPolicy::default(),
-    };
-    let client = |database| {
-        let config = Config {
-            server: cluster.clone(),
-            database,
-            ..Config::default()
-        };
-        Builder::from_config(config)
-            .build()
-            .expect("valid settings")
-    };
-    let refused = Settings::from_fred(&client(Some(1)), None, TIMEOUT, true);
-    let refused = refused.err().expect("refused").to_string();
+    let refused = refused("redis-cluster://host:1/1");
     assert!(refused.contains("one database"), "{refused}");
-    for database in [None, Some(0)] {
-        let settings = Settings::from_fred(&client(database), None, TIMEOUT, true);
+    for url in ["redis-cluster://host:1", "redis-cluster://host:1/0"] {
         assert_eq!(
-            kind(settings),
+            kind(Settings::from_url(url, None, TIMEOUT, true)),
             ("cluster".to_owned(), vec!["host:1".to_owned()])
         );
     }
 }
 
+#[cfg(feature = "fred")]
+mod fred;
 mod tls;
 mod url;
 
@@ -210,14 +135,4 @@ fn a_host_of_ipv6_has_no_brackets_of_its_own() {
     };
     let named = |host: &str, port| Address::named(host, port, &Address::default());
     assert_eq!(*known, [named("::1", 7000)]);
-    // What the given server has besides its address is found by what the nodes call it.
-    let given = ServerConfig::Clustered {
-        hosts: vec![
-            config::Server::new("[::1]", 7000),
-            config::Server::new("[fd00::2]", 7001),
-        ],
-        policy: ClusterDiscoveryPolicy::default(),
-    };
-    let second = leading_to(&named("fd00::2", 7001), &given);
-    assert_eq!(second.hosts(), [config::Server::new("fd00::2", 7001)]);
 }

@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use fred::prelude::{Config, ServerConfig};
-use fred::types::config::{self, TlsConfig, TlsHostMapping};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
 
 use crate::error::Error;
 
@@ -178,22 +177,22 @@ impl Tls {
         }
     }
 
-    /// Has these connections made by TLS.
-    pub(super) fn secure(&self, config: &mut Config) -> Result<(), Error> {
-        let connector = self.client_config()?.into();
-        config.tls = Some(TlsConfig {
-            connector,
-            hostnames: TlsHostMapping::DefaultHost,
-        });
-        if let Some(name) = &self.server_name {
-            if ServerName::try_from(name.as_str()).is_err() {
-                return Err(invalid(format!("server_name: `{name}` is no host name")));
-            }
-            each_server(&mut config.server, |server| {
-                server.tls_server_name = Some(name.as_str().into());
-            });
+    /// What makes connections by TLS.
+    pub(super) fn client(&self) -> Result<TlsClient, Error> {
+        if let Some(name) = &self.server_name
+            && ServerName::try_from(name.as_str()).is_err()
+        {
+            return Err(invalid(format!("server_name: `{name}` is no host name")));
         }
-        Ok(())
+        Ok(TlsClient {
+            connector: Arc::new(self.client_config()?).into(),
+            names: TlsNames::First,
+        })
+    }
+
+    /// The name that the certificate of every server must have.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.server_name.as_deref()
     }
 
     /// With a provider of its own: rustls has one for the process only if one is compiled in, and only one.
@@ -287,46 +286,42 @@ impl Pem {
     }
 }
 
-/// Which name the certificate of this one server must have. That of a host is the host itself; an IP address is mapped
-/// as was asked for.
-pub(super) fn with_name(mut config: Config, first_host: &str) -> Config {
-    let (Some(tls), ServerConfig::Centralized { server }) = (&config.tls, &mut config.server)
-    else {
-        return config;
-    };
-    let host = bare(&server.host).to_owned();
-    let (None, Ok(ip)) = (&server.tls_server_name, host.parse::<IpAddr>()) else {
-        return config;
-    };
-    let first_host = bare(first_host);
-    let name = match &tls.hostnames {
-        TlsHostMapping::None => None,
-        TlsHostMapping::DefaultHost if first_host.parse::<IpAddr>().is_ok() => None,
-        TlsHostMapping::DefaultHost => Some(first_host.to_owned()),
-        TlsHostMapping::Custom(mapping) => mapping.map(&ip, first_host),
-    };
-    server.tls_server_name = Some(name.unwrap_or(host).into());
-    config
+/// Makes connections by TLS.
+#[derive(Clone)]
+pub(super) struct TlsClient {
+    pub(super) connector: TlsConnector,
+    pub(super) names: TlsNames,
 }
 
-/// An IPv6 address has brackets in an address, and none in a certificate.
-fn bare(host: &str) -> &str {
-    let inside = host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'));
-    inside.unwrap_or(host)
+/// The names of servers that are known by their IP addresses alone.
+#[derive(Clone)]
+pub(super) enum TlsNames {
+    /// Their IP addresses.
+    #[cfg_attr(not(feature = "fred"), allow(dead_code, reason = "of a fred client"))]
+    Own,
+    /// The first host that was given, unless that is an IP address too.
+    First,
+    /// What this says of an IP address and the first host; otherwise their IP addresses.
+    #[cfg_attr(not(feature = "fred"), allow(dead_code, reason = "of a fred client"))]
+    Custom(Arc<NameFunction>),
 }
 
-fn each_server(config: &mut ServerConfig, change: impl FnMut(&mut config::Server)) {
-    match config {
-        ServerConfig::Centralized { server } => std::slice::from_mut(server),
-        ServerConfig::Clustered { hosts, .. } | ServerConfig::Sentinel { hosts, .. } => hosts,
-        // A variant of one of fred's features, which knows no TLS.
-        #[allow(unreachable_patterns, reason = "some of fred's features add variants")]
-        _ => &mut [],
+type NameFunction = dyn Fn(&IpAddr, &str) -> Option<String> + Send + Sync;
+
+impl TlsClient {
+    /// Which name the certificate of the server at this host must have, if none was given.
+    pub(super) fn name_of(&self, host: &str, first_host: &str) -> String {
+        let Ok(ip) = host.parse::<IpAddr>() else {
+            return host.to_owned();
+        };
+        let name = match &self.names {
+            TlsNames::Own => None,
+            TlsNames::First if first_host.parse::<IpAddr>().is_ok() => None,
+            TlsNames::First => Some(first_host.to_owned()),
+            TlsNames::Custom(name) => name(&ip, first_host),
+        };
+        name.unwrap_or_else(|| host.to_owned())
     }
-    .iter_mut()
-    .for_each(change);
 }
 
 pub(super) fn invalid(problem: String) -> Error {

@@ -7,21 +7,16 @@ mod foreign;
 mod parameters;
 mod scheme;
 
-use fred::prelude::{Config, ServerConfig};
 use percent_encoding::percent_decode_str;
 
 use super::Tls;
-use super::address::host_and_port;
+use super::address::{Address, host_and_port};
+use super::credentials::Credentials;
+use super::given::{Given, GivenPlace};
+use super::server::ServerPlace;
 use crate::error::{self, Error};
-pub(crate) use parameters::Credentials;
 use parameters::Parameters;
 use scheme::Scheme;
-
-/// The settings in a URL.
-pub(super) struct Given {
-    pub(super) config: Config,
-    pub(super) sentinel_credentials: Option<Credentials>,
-}
 
 /// Parses a URL. No message quotes more of it than its scheme and the name of a parameter: the rest may
 /// contain a password.
@@ -50,10 +45,7 @@ pub(super) fn parse(url: &str, tls: Option<&Tls>) -> Result<Given, Error> {
     }
     let given = read(kind, rest).map_err(|problem| malformed(kind, &problem))?;
     match is_tls(scheme) {
-        true => Ok(Given {
-            config: secured(given.config, tls)?,
-            ..given
-        }),
+        true => secured(given, tls),
         false => Ok(given),
     }
 }
@@ -73,10 +65,14 @@ fn bare(text: &str) -> &str {
 }
 
 #[cfg(feature = "tls-rustls")]
-fn secured(mut config: Config, tls: Option<&Tls>) -> Result<Config, Error> {
+fn secured(mut given: Given, tls: Option<&Tls>) -> Result<Given, Error> {
     let default = Tls::default();
-    tls.unwrap_or(&default).secure(&mut config)?;
-    Ok(config)
+    let tls = tls.unwrap_or(&default);
+    given.tls = Some(tls.client()?);
+    for host in given.place.hosts_mut() {
+        host.tls_name = tls.name().map(Into::into);
+    }
+    Ok(given)
 }
 
 #[cfg(not(feature = "tls-rustls"))]
@@ -84,7 +80,7 @@ pub(super) const NO_TLS: &str =
     "TLS is not compiled in: enable the feature `tls-rustls` of redisson-lock";
 
 #[cfg(not(feature = "tls-rustls"))]
-fn secured(_given: Config, _none: Option<&Tls>) -> Result<Config, Error> {
+fn secured(_given: Given, _none: Option<&Tls>) -> Result<Given, Error> {
     Err(invalid(NO_TLS))
 }
 
@@ -106,14 +102,10 @@ fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
     };
     let (path, query) = after.split_once('?').unwrap_or((after, ""));
     let mut parameters = Parameters::read(query, kind)?;
-    let mut config = Config {
-        username: decoded(user)?,
-        password: decoded(password)?,
-        ..Config::default()
-    };
+    let (user, password) = (decoded(user)?, decoded(password)?);
     let mut hosts = Vec::new();
     match kind {
-        Scheme::Socket => config.server = socket(path, host, login.is_some())?,
+        Scheme::Socket => {}
         Scheme::Server if host.contains(',') => return Err(SEVERAL_HOSTS.to_owned()),
         Scheme::Server | Scheme::Cluster | Scheme::Sentinel => {
             // They come before the nodes of the query: they are asked first.
@@ -132,24 +124,23 @@ fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
         (_, Some("insecure")) => return Err(foreign::VERIFIED.to_owned()),
         (_, Some(_)) => return Err("a `#` is written as %23".to_owned()),
     }
-    config.database = parameters.database;
     hosts.extend(parameters.nodes);
-    match (kind, hosts.first(), parameters.service_name) {
-        (Scheme::Server, Some((host, port)), _) => {
-            config.server = ServerConfig::new_centralized(host.as_str(), *port);
-        }
-        (Scheme::Server | Scheme::Socket, ..) => {}
-        (Scheme::Cluster, ..) => config.server = ServerConfig::new_clustered(hosts),
-        (Scheme::Sentinel, _, Some(name)) => {
-            config.server = ServerConfig::new_sentinel(hosts, name)
-        }
-        (Scheme::Sentinel, _, None) => {
+    let given = |(host, port): (String, u16)| Address::named(&host, port, &Address::default());
+    let mut hosts = hosts.into_iter().map(|host| given(host).into());
+    let place = match (kind, parameters.service_name) {
+        (Scheme::Socket, _) => GivenPlace::Socket(socket(path, host, login.is_some())?),
+        (Scheme::Server, _) => GivenPlace::Server(hosts.next().ok_or("the host is missing")?),
+        (Scheme::Cluster, _) => GivenPlace::Cluster(hosts.collect()),
+        (Scheme::Sentinel, Some(name)) => GivenPlace::Sentinel(hosts.collect(), name),
+        (Scheme::Sentinel, None) => {
             return Err("the parameter `sentinelServiceName` is missing".to_owned());
         }
-    }
+    };
     Ok(Given {
-        config,
+        login: password.map(|password| Credentials { user, password }),
+        database: parameters.database,
         sentinel_credentials: parameters.sentinel_credentials,
+        ..Given::at(place)
     })
 }
 
@@ -181,7 +172,7 @@ fn decoded(text: &str) -> Result<Option<String>, &'static str> {
 
 /// A Unix socket.
 #[cfg(unix)]
-fn socket(path: &str, host: &str, has_login: bool) -> Result<ServerConfig, &'static str> {
+fn socket(path: &str, host: &str, has_login: bool) -> Result<ServerPlace, &'static str> {
     use std::os::unix::ffi::OsStringExt;
 
     if !["", "localhost"].contains(&host) {
@@ -194,13 +185,11 @@ fn socket(path: &str, host: &str, has_login: bool) -> Result<ServerConfig, &'sta
     if path.len() < 2 {
         return Err("the path of the socket is missing");
     }
-    Ok(ServerConfig::new_unix_socket(std::ffi::OsString::from_vec(
-        path,
-    )))
+    Ok(ServerPlace::Unix(std::ffi::OsString::from_vec(path).into()))
 }
 
 #[cfg(not(unix))]
-fn socket(_path: &str, _host: &str, _has_login: bool) -> Result<ServerConfig, &'static str> {
+fn socket(_path: &str, _host: &str, _has_login: bool) -> Result<ServerPlace, &'static str> {
     Err("there are no Unix sockets here")
 }
 

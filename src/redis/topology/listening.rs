@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::map::{Map, Owners};
+use super::map::{Map, RouteOwners};
 use crate::base::runtime::sleep_until;
 use crate::error::{Cause, RefusalKind, RefusedKind};
 use crate::redis::channels::{ChannelPart, ChannelRequest, LaneId};
@@ -130,7 +130,7 @@ impl Map {
 }
 
 /// Whether a channel may stay where it is subscribed to, by the servers of all slots.
-fn stays(owners: &Owners, request: &ChannelRequest, lane: LaneId) -> bool {
+fn stays(owners: &RouteOwners, request: &ChannelRequest, lane: LaneId) -> bool {
     let Some(owner) = owners.of(request.route.group) else {
         return true;
     };

@@ -32,7 +32,7 @@ use crate::redis::settings::{Expected, Settings};
 
 use registry::{NumberOutcome, Registry};
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
-pub(in crate::redis) use values::{Owners, RouteTable};
+pub(in crate::redis) use values::{RouteOwners, RouteTable};
 
 /// The map.
 pub(in crate::redis) struct Map {
@@ -337,9 +337,9 @@ impl Map {
     }
 
     /// The servers of all routes.
-    pub(in crate::redis) fn owners(&self) -> Owners {
+    pub(in crate::redis) fn owners(&self) -> RouteOwners {
         let state = self.state.lock();
-        Owners {
+        RouteOwners {
             numbers: state.owners.clone(),
             in_use: state.in_use.clone(),
         }

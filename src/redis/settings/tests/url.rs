@@ -15,13 +15,10 @@ fn a_scheme_is_one_of_a_closed_list() {
     ];
     for scheme in schemes {
         let url = format!("{scheme}://user:hidden@localhost/7");
-        let config = made(Settings::from_url(&url, None, TIMEOUT, true)).config;
-        assert_eq!(
-            config.server.is_unix_socket(),
-            scheme.ends_with("+unix"),
-            "{scheme}"
-        );
-        assert_eq!(config.password.as_deref(), Some("hidden"), "{scheme}");
+        let server = made(Settings::from_url(&url, None, TIMEOUT, true));
+        let is_tcp = matches!(server.place, Some(ServerPlace::Tcp(_)));
+        assert_eq!(is_tcp, !scheme.ends_with("+unix"), "{scheme}");
+        assert_eq!(login(&server), (Some("user"), Some("hidden")), "{scheme}");
     }
     for scheme in SENTINEL {
         let reported = refused(&format!("{scheme}://user:hidden@host:1"));
@@ -144,20 +141,22 @@ fn shown(url: &str) -> String {
         true => settings.address.to_string(),
         false => hosts.join(" "),
     };
-    let login = |user: &Option<String>, password: &Option<String>| match (user, password) {
+    let named = |(user, password): (Option<&str>, Option<&str>)| match (user, password) {
         (None, None) => "-".to_owned(),
-        (user, password) => {
-            let [user, password] = [user, password].map(|given| given.clone().unwrap_or_default());
-            format!("{user}:{password}")
-        }
+        (user, password) => format!(
+            "{}:{}",
+            user.unwrap_or_default(),
+            password.unwrap_or_default()
+        ),
     };
     let sentinel = settings.sentinel_credentials.clone();
-    let sentinel = sentinel.map_or_else(
-        || "-".to_owned(),
-        |given| login(&given.user, &Some(given.password)),
-    );
-    let config = made(Ok(settings)).config;
-    let (database, own) = (config.database, login(&config.username, &config.password));
+    let sentinel = sentinel.as_ref();
+    let sentinel = named((
+        sentinel.and_then(|given| given.user.as_deref()),
+        sentinel.map(|given| &*given.password),
+    ));
+    let server = made(Ok(settings));
+    let (database, own) = (server.database, named(login(&server)));
     format!("{name} {hosts} {database:?} {own} {sentinel}")
 }
 
@@ -231,7 +230,7 @@ fn credentials_for_sentinels_are_the_builders_or_those_of_the_address() {
         let settings = Settings::from_url(url, None, TIMEOUT, true).expect("valid");
         let settings = settings.with_sentinel_credentials(given);
         let sentinel = made(Ok(settings.at_sentinel(&Address::new("h", 1))));
-        assert_eq!(sentinel.config.password.as_deref(), Some(expected));
+        assert_eq!(login(&sentinel).1, Some(expected));
     }
 }
 

@@ -1,12 +1,11 @@
 //! Reads the parameters of a URL, and what other clients write in its path instead.
 
-use std::fmt;
-
 use percent_encoding::percent_decode_str;
 
 use super::foreign;
 use super::scheme::{DATABASE, NODE, SENTINEL_PASSWORD, SENTINEL_USERNAME, SERVICE_NAME, Scheme};
 use crate::redis::settings::address::{host_and_port, number};
+use crate::redis::settings::credentials::Credentials;
 
 /// The settings in the parameters of a URL.
 pub(super) struct Parameters {
@@ -14,20 +13,6 @@ pub(super) struct Parameters {
     pub(super) nodes: Vec<(String, u16)>,
     pub(super) service_name: Option<String>,
     pub(super) sentinel_credentials: Option<Credentials>,
-}
-
-/// As whom to ask the sentinels.
-#[derive(Clone)]
-pub(crate) struct Credentials {
-    /// `None`: the default user.
-    pub(crate) user: Option<String>,
-    pub(crate) password: String,
-}
-
-impl fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Credentials(…)")
-    }
 }
 
 impl Parameters {

@@ -25,13 +25,13 @@ pub(in crate::redis) struct RouteTable {
 }
 
 /// The numbers of the servers of all routes.
-pub(in crate::redis) struct Owners {
+pub(in crate::redis) struct RouteOwners {
     pub(super) numbers: Vec<Option<u16>>,
     /// Those that have a route.
     pub(in crate::redis) in_use: BTreeSet<u16>,
 }
 
-impl Owners {
+impl RouteOwners {
     pub(in crate::redis) fn of(&self, route: u16) -> Option<u16> {
         self.numbers[usize::from(route)]
     }
