@@ -1255,6 +1255,41 @@ async fn what_is_known_of_a_minority_is_no_reason_for_a_missing_quorum() {
     servers.finish().await;
 }
 
+/// The lock is busy, and the last round of a call is too short for two that hang: the third says nothing of them.
+#[tokio::test]
+async fn a_minority_that_is_away_is_not_why_a_last_round_is_too_short() {
+    let mut servers = Servers::new(3).await;
+    let held = taken(&servers.other()).await;
+    servers.servers[0].kill();
+    let first = &servers.ours[0];
+    eventually("it is noticed", ms(5_000), || !first.is_connected()).await;
+    let lock = servers.lock();
+    let hang = &servers.servers[1..];
+    let calls = || -> Vec<i64> {
+        let calls = |server: &TestServer| server.control().calls("evalsha");
+        hang.iter().map(calls).collect()
+    };
+    let before = calls();
+    // Each of its rounds is shorter than a member's time.
+    let call = tokio::spawn(async move { lock.try_lock_for(MEMBER * 4 / 5).await });
+    eventually("both have said that it is busy", ms(5_000), || {
+        calls()
+            .iter()
+            .zip(&before)
+            .all(|(now, before)| now > before)
+    })
+    .await;
+    // Servers that are silent for a whole call are no slow ones.
+    tokio::time::sleep(MEMBER / 5).await;
+    hang.iter().for_each(|server| server.pause());
+    let found = call.await.expect("no panic");
+    assert_matches!(found, Ok(None));
+    hang.iter().for_each(|server| server.resume());
+    servers.servers[0].start_again();
+    drop(held);
+    servers.finish().await;
+}
+
 /// An outage that has ended, because the servers have said that another one holds it, is not counted with the next one.
 #[tokio::test]
 async fn retry_for_begins_again_with_an_answer_of_a_quorum() {
