@@ -22,8 +22,9 @@ pub fn run() -> Result<(), Problem> {
     Ok(())
 }
 
-const FEATURES: [&str; 7] = [
+const FEATURES: [&str; 8] = [
     "blocking",
+    "fred",
     "macros",
     "metrics",
     "redisson-config",
@@ -35,7 +36,9 @@ const FEATURES: [&str; 7] = [
 fn builds_with(features: &str) -> Result<(), Problem> {
     let mut check = cargo(&["clippy", "--package", "redisson-lock", "--lib"]);
     ended(
-        check.args(["--features", features]).args(DENY),
+        check
+            .args(["--no-default-features", "--features", features])
+            .args(DENY),
         format!("the library does not build with `{features}`"),
     )
 }

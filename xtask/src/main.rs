@@ -29,6 +29,7 @@ mod release;
 mod sim;
 mod test;
 mod tools;
+mod weight;
 
 use std::process::{Command, ExitCode};
 
@@ -77,6 +78,10 @@ enum Task {
     ///
     /// Packages every published crate, builds the documentation as docs.rs does, and compares with the last release.
     Release,
+    /// What a program that takes one lock costs to build, beside rslock and a bare client
+    ///
+    /// Its part of README.md is written.
+    Weight,
     /// Plants bugs in a copy of the tree, and sees whether the tests find them
     ///
     /// The rows of the bugs in docs/planted-bugs.md are written.
@@ -102,6 +107,7 @@ fn main() -> ExitCode {
         Task::Features => features::run(),
         Task::Msrv => msrv::run(),
         Task::Release => release::run(install),
+        Task::Weight => weight::run(),
         Task::Mutants(options) => mutants::run(&options, install),
     };
     match done {
