@@ -637,6 +637,38 @@ async fn while_a_server_is_silent_the_slots_are_asked_for_every_second() {
     client.close(Duration::ZERO).await;
 }
 
+/// Each server that a call was sent to has lost the slot before it has answered.
+#[tokio::test]
+async fn a_call_follows_a_slot_that_changes_hands_again_and_again() {
+    let cluster = FakeCluster::start().await;
+    let client = LockClient::builder().command_timeout(ms(9_000));
+    let client = client.connect(&cluster.url_from(0)).await;
+    let client = client.expect("all respond");
+    let lock = client.lock(cluster.key_at(0, "a"));
+    lock_and_unlock(&lock).await;
+    // So that there is a connection before it hangs, and the script is known there.
+    lock_and_unlock(&client.lock(cluster.key_at(1, "b"))).await;
+    let calls = |nth: usize| cluster.control(nth).calls("evalsha");
+    let before = [calls(0), calls(1)];
+    for nth in [0, 1] {
+        cluster.proxy(nth).hold_replies(true);
+    }
+    let calling = tokio::spawn(async move { lock.lock().await });
+    for owner in [1, 2] {
+        let nth = owner - 1;
+        let is_sent = || calls(nth) > before[nth];
+        eventually("it is sent there", ms(10_000), is_sent).await;
+        cluster.change(|view| view.owners = vec![(0, owner), (10_923, 2)]);
+    }
+    let guard = calling.await.expect("no panic");
+    guard
+        .expect("the last one answers")
+        .unlock()
+        .await
+        .expect("held");
+    client.close(Duration::ZERO).await;
+}
+
 /// A new connection to a node takes more round trips than a question over the last one, and is given more time at each
 /// attempt.
 #[tokio::test]

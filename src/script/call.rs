@@ -100,14 +100,19 @@ pub(crate) async fn call_in_place<T: 'static>(
             Err(error) => error,
         };
         match &error {
-            SendError::Unknown(_) => (repeated, unwritten) = (true, false),
+            SendError::Unknown(_) | SendError::TakenOver(_) => {
+                (repeated, unwritten) = (true, false);
+            }
             SendError::Unwritten(_) => unwritten = true,
             _ => return Err(final_error(Some(&call), while_doing, error, repeated)),
         }
-        if nth == retry.sends || limit.until <= Instant::now() {
+        // A slot may change hands several times in a row, and maps be read from nodes that lag behind: only the time
+        // bounds how often a send follows.
+        let follows = retry.sends > 1 && matches!(error, SendError::TakenOver(_));
+        if nth == retry.sends && !follows || limit.until <= Instant::now() {
             return Err(final_error(Some(&call), while_doing, error, repeated));
         }
-        nth += 1;
+        nth += u32::from(!follows);
     }
 }
 
@@ -268,7 +273,7 @@ fn final_error<T>(
             (Error::no_answer(while_doing, source), true)
         }
         other => {
-            let executed = matches!(other, SendError::Unknown(_));
+            let executed = matches!(other, SendError::Unknown(_) | SendError::TakenOver(_));
             (send_error(other, while_doing), executed)
         }
     };
@@ -289,6 +294,7 @@ pub(crate) fn send_error(error: SendError, while_doing: Operation) -> Error {
         SendError::NotSent(source)
         | SendError::Unwritten(source)
         | SendError::Unknown(source)
+        | SendError::TakenOver(source)
         | SendError::Refused(source) => Error::no_answer(while_doing, source),
     }
 }

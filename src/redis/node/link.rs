@@ -56,6 +56,8 @@ pub(crate) enum SendError {
     NotAccepted(Box<Cause>),
     /// It may have been executed, and until the fence it may still be.
     Unknown(Box<Cause>),
+    /// As above, whatever the server has answered: another one has the lock now.
+    TakenOver(Box<Cause>),
     /// The server answered with this error.
     Refused(Box<Cause>),
     Closed,

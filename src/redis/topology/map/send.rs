@@ -158,14 +158,15 @@ impl Map {
         let answer = tokio::select! {
             biased;
             answer = answer => match answer {
-                Ok(_) if !self.has(route, &way) => None,
+                // The connection of a server that has lost all its slots ends.
+                Ok(_) | Err(SendError::Unknown(_)) if !self.has(route, &way) => None,
                 answer => Some(answer),
             },
             () = self.lost(route, &way) => None,
         };
         let (reply, sent_at) = answer.unwrap_or_else(|| {
             let source = way.link.cause("another server has taken over");
-            Err(SendError::Unknown(source))
+            Err(SendError::TakenOver(source))
         })?;
         if way.is_on_the_way()
             && let Some((channel, announce)) = &call.announced
