@@ -175,7 +175,9 @@ pub enum Error {
     },
 
     /// The key holds something other than a lock of this kind. Nothing changed.
-    #[error("key `{key}` is not a lock but {found}: use another name, or delete the key")]
+    #[error(
+        "key `{key}` is not a lock but {found}: use another name, or delete the key if no other program uses it"
+    )]
     NotALock {
         /// The key, with its prefix.
         key: String,
@@ -295,7 +297,7 @@ pub enum Error {
     /// the runtime that created the client.
     #[error(
         "no tokio runtime: call from within one that has time and I/O enabled, and keep the runtime that created the \
-         client running"
+         client running; without tokio use the feature `blocking`"
     )]
     NoRuntime,
 

@@ -34,7 +34,7 @@
 //! | [`RedLock`] | one lock across three or more independent servers |
 //! | [`eval`](HoldHandle::eval) | a guarded write: a script that runs only while the lock is held |
 //!
-//! Each has `lock`, `try_lock…`, `run…`, `lead` and `lease`; all but the last three are a [`Lock`], and have all its
+//! Each lock has `lock`, `try_lock…`, `run…`, `lead` and `lease`; all but the last two are a [`Lock`], and have all its
 //! methods. Code that works with any lock can take a [`DistributedLock`].
 //!
 //! # Tasks

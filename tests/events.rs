@@ -95,6 +95,19 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
     assert!(events.has(Level::WARN, "holder=\"java:1\""));
 
+    // The lock is free, and the next in its queue has crashed.
+    let time = control.run(&["TIME"]);
+    let (seconds, _) = time.split_once(' ').expect("and microseconds");
+    let until = (seconds.parse::<u64>().expect("a number") + 3) * 1_000;
+    control.run(&["RPUSH", "redisson_lock_queue:{queued}", "java:1"]);
+    let places = "redisson_lock_timeout:{queued}";
+    control.run(&["ZADD", places, &until.to_string(), "java:1"]);
+    let guard = client.fair_lock("queued").lock().await.expect("taken");
+    guard.unlock().await.expect("held");
+    let behind = "waiting long for the next in the queue of a fair lock lock=queued";
+    events.comes(Level::WARN, behind).await;
+    assert!(events.has(Level::WARN, "next_in_queue=\"java:1\" place_left="));
+
     // Held without a lease, which a string lock's peer may do; named once, although it looks again and again.
     control.run(&["SET", "endless", "a peer"]);
     let waiting = client.string_lock("endless");
@@ -181,6 +194,22 @@ async fn every_documented_event_comes_and_an_uncontended_lock_is_silent() {
         .await;
     assert_eq!(denied.stats().given_up_total, 1);
     control.run(&["DEL", "denied"]);
+
+    // The same behind a body, whose caller gets its value.
+    control.run(&["ACL", "SETUSER", "u", "+del"]);
+    let section = denied.lock("section");
+    let ended = section.run(async |_held| {
+        control.run(&["ACL", "SETUSER", "u", "-del"]);
+        Ok::<_, Error>(7)
+    });
+    assert_eq!(ended.await.expect("the body ended"), 7);
+    events
+        .comes(
+            Level::WARN,
+            "release failed: the lease frees the lock lock=section error=the Redis user lacks permission `+del`",
+        )
+        .await;
+    control.run(&["DEL", "section"]);
 
     // A pass that may not be, behind which the release goes through.
     control.run(&["ACL", "SETUSER", "u", "+@all", "-hdel"]);

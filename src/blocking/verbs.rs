@@ -11,7 +11,7 @@ use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;
-use crate::lock::verbs::{Adjustable, Held, settled};
+use crate::lock::verbs::{Adjustable, Held, note_released, settled};
 use crate::names::owner::Owner;
 
 /// A lock whose calls wait on the calling thread: [`Lock`](super::Lock), [`MultiLock`](super::MultiLock) and
@@ -215,7 +215,10 @@ fn section<G: Held, T, E: From<Error>>(
         body(&guard)?
     };
     guard.guard.not_lost()?;
-    settled(Ok(value), guard.unlock())
+    let lock = guard.guard.lock_name().to_owned();
+    let released = guard.unlock();
+    note_released(&lock, &released);
+    settled(Ok(value), released)
 }
 
 /// The guard of a lock: one hold, those of a [`MultiLock`](super::MultiLock), or a quorum. Release it with

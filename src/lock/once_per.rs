@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::hold_handle::HoldHandle;
-use super::verbs::{Held, settled};
+use super::verbs::{Held, note_released, settled};
 use super::{Lock, LockGuard};
 use crate::base::runtime::until;
 use crate::core::Face;
@@ -21,7 +21,9 @@ impl<K: 'static> Lock<K> {
     ///
     /// The lock is kept for 95 % of the period from the attempt that acquires it, however soon the body ends, even if it
     /// fails, the future is dropped, the client is closed or the process is killed. So the clocks of the instances
-    /// may differ by up to that time, and the job can run again one period later. A body that takes longer keeps the lock
+    /// may differ by up to that time, and the job can run again one period later. It runs at most once in a period, not
+    /// at least once: if a run starts later than the one before by more than 5 % of the period, the next attempt finds the
+    /// lock still held. A body that fails is not run again within the period: let it retry. A body that takes longer keeps the lock
     /// until it ends, and is dropped if the lock is lost, as with [`run`](Self::run). If the process is killed in the last
     /// third of that time, the lock stays up to a third longer.
     ///
@@ -80,6 +82,7 @@ impl<K: 'static> Lock<K> {
         };
         let value = kept.run(body).await?;
         let released = kept.end().await;
+        note_released(self.given_name(), &released);
         settled(value, released).map(Some)
     }
 }

@@ -14,7 +14,7 @@ use tracing::Span;
 
 use super::Wait;
 use super::hold_handle::HoldState;
-use crate::base::runtime::{sleep_until, until};
+use crate::base::runtime::{event, sleep_until, until};
 use crate::core::LossReason;
 use crate::error::Error;
 #[cfg(feature = "blocking")]
@@ -103,10 +103,29 @@ where
     let ended = until(guard.until_lost(), span.as_deref(), || body(guard.hold())).await;
     let value = ended.map_err(|loss| guard.lost_by(loss))?;
     let released = match guard.not_lost() {
-        Ok(()) => guard.release().await,
+        Ok(()) => released(guard).await,
         lost => lost,
     };
     Ok((value, released))
+}
+
+/// Releases a hold whose caller does not see why that fails.
+async fn released<G: Held>(guard: G) -> Result<(), Error> {
+    let lock = guard.lock_name().to_owned();
+    let released = guard.release().await;
+    note_released(&lock, &released);
+    released
+}
+
+/// Logs why a hold is not released, for a caller that does not see it. Of a loss it is told, or has ended for it; and after
+/// an error that passes the release goes on, and logs how it ends.
+pub(crate) fn note_released(lock: &str, released: &Result<(), Error>) {
+    if let Err(error) = released
+        && !matches!(error, Error::Lost { .. })
+        && !error.is_retryable()
+    {
+        event!(WARN, %lock, %error, "release failed: the lease frees the lock");
+    }
 }
 
 /// Runs a body under a guard and releases it. If the hold is lost, the body's value is discarded.
@@ -134,7 +153,7 @@ where
         let span = guard.span(true);
         let ended = until(guard.at_risk(), span.as_deref(), || body(guard.hold())).await;
         // Answered, or left to the background: the next acquire of this owner waits for that.
-        let _ = guard.release().await;
+        let _ = released(guard).await;
         if let Ok(ended) = ended {
             return ended;
         }
@@ -268,8 +287,8 @@ macro_rules! verbs {
             /// Runs `body` with the lock held, and drops it if the lock is lost.
             ///
             /// Returns the body's value if the lock was still held at its end: a failed unlock does not discard the
-            /// value of a completed body, unless it reports a loss. If the body fails or panics, the lock is released,
-            /// and the error is returned or the panic resumed.
+            /// value of a completed body, unless it reports a loss; otherwise it is an event. If the body fails, the lock is
+            /// released and the error returned. If it panics, the lock is released in the background.
             ///
             /// # Errors
             ///

@@ -254,7 +254,11 @@ impl Waiter {
             let found = self.found.as_deref();
             let holder = found.map_or("another caller of this client", |found| &found.owner);
             let left = found.and_then(|found| found.lease_left);
-            event!(WARN, %lock, owner = %self.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
+            if self.found_free {
+                event!(WARN, %lock, owner = %self.owner, ?waited, next_in_queue = holder, place_left = ?left, "waiting long for the next in the queue of a fair lock");
+            } else {
+                event!(WARN, %lock, owner = %self.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
+            }
         }
     }
 }
