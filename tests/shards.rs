@@ -79,13 +79,7 @@ async fn a_channel_that_is_sent_elsewhere_is_subscribed_to_again_until_it_is_the
         let most = 2 + start.elapsed().as_millis() / 50;
         assert!(asked() as u128 <= most, "{said}: {} times", asked());
         cluster.change_at(0, |view| view.refused_channel = None);
-        let channel = format!("redisson_lock__channel:{{{key}}}");
-        let mut control = cluster.control(0);
-        eventually("it listens", ms(5_000), || {
-            let listeners = control.run(&["PUBSUB", "SHARDNUMSUB", &channel]);
-            listeners.ends_with(" 1")
-        })
-        .await;
+        eventually("it listens", ms(5_000), || listens(&cluster, 0, &key)).await;
         release(&cluster, 0, &key);
         is_woken(waiter, ms(1_000)).await;
     }
@@ -198,4 +192,42 @@ async fn a_release_between_two_confirmations_is_not_missed() {
     cluster.proxy(1).let_commands_go();
     is_woken(waiter, ms(3_000)).await;
     client.close(Duration::ZERO).await;
+}
+
+/// Its server has other slots still, and neither ends the subscription nor the connection.
+#[tokio::test]
+async fn a_channel_is_subscribed_to_where_its_slot_has_gone() {
+    let cluster = FakeCluster::start().await;
+    let client = connect(&cluster, COMMAND_TIMEOUT).await;
+    let (stays, moves) = (cluster.key_at(0, "stays"), cluster.key_at(0, "moves"));
+    take(&cluster, 0, &stays);
+    for nth in [0, 1] {
+        take(&cluster, nth, &moves);
+    }
+    let (waits_on, waiter) = (wait_for(&client, &stays), wait_for(&client, &moves));
+    eventually("it listens to both", ms(5_000), || {
+        listens(&cluster, 0, &stays) && listens(&cluster, 0, &moves)
+    })
+    .await;
+    cluster.change(|view| view.give(slot(&moves), 1));
+    // It hears of it from a call, which is redirected.
+    let free = client.lock(&*moves).try_lock().await;
+    assert!(free.expect("answered").is_none());
+    eventually("it listens at the new owner", ms(5_000), || {
+        listens(&cluster, 1, &moves)
+    })
+    .await;
+    assert!(listens(&cluster, 0, &stays));
+    release(&cluster, 1, &moves);
+    is_woken(waiter, ms(1_000)).await;
+    release(&cluster, 0, &stays);
+    is_woken(waits_on, ms(1_000)).await;
+    client.close(Duration::ZERO).await;
+}
+
+fn listens(cluster: &FakeCluster, nth: usize, key: &str) -> bool {
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let mut control = cluster.control(nth);
+    let listeners = control.run(&["PUBSUB", "SHARDNUMSUB", &channel]);
+    listeners.ends_with(" 1")
 }
