@@ -163,7 +163,8 @@ fn of_a_fair_lock_that_sixteen_tasks_want() {
     let lock = client.fair_lock("fair");
     let callers = (0..16).map(|_| sections(lock.clone(), SECTIONS / 16));
     let counts = counted.measure(SECTIONS, callers);
-    counts.at_most("fair", [(4.0, 5.0), (3.0, 4.0), (3.0, 3.5)]);
+    // One read has the reply of a release and the message of the next turn: two tasks, which two threads may share.
+    counts.at_most("fair", [(4.0, 5.0), (3.0, 4.5), (3.0, 3.5)]);
     counted.close([client]);
 }
 

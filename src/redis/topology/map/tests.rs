@@ -422,7 +422,7 @@ async fn an_answer_is_read_only_while_its_server_has_the_route() {
         }
         let is_known = match answer.await {
             Ok(_) => true,
-            Err(SendError::Unknown(_)) => false,
+            Err(SendError::TakenOver(_)) => false,
             Err(problem) => unreachable!("{problem:?}"),
         };
         assert_eq!(is_known, !is_taken_over);
