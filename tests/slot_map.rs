@@ -583,7 +583,9 @@ async fn losses_are_reported_within_three_seconds_after_a_primary_that_hangs_was
 #[tokio::test]
 async fn a_promotion_is_noticed_within_three_seconds_although_its_epoch_was_seen_before() {
     let cluster = FakeCluster::start().await;
-    let client = LockClient::connect(&cluster.url_from(0)).await;
+    // No renewal finds it out before.
+    let client = LockClient::builder().watchdog_timeout(ms(90_000));
+    let client = client.connect(&cluster.url_from(0)).await;
     let client = client.expect("all respond");
     let guard = client.lock(cluster.key_at(0, "held")).lock().await;
     let guard = guard.expect("free");
