@@ -204,7 +204,9 @@ impl Settings {
                 (Kind::Sentinel(addresses(), service.clone()), None)
             }
         };
-        if matches!(kind, Kind::Cluster(_)) && given.database.is_some_and(|number| number != 0) {
+        if matches!(kind, Kind::Cluster(_))
+            && given.session.database.is_some_and(|number| number != 0)
+        {
             return Err(invalid("a cluster has one database, number 0"));
         }
         let first = hosts.first().map(|host| host.address.clone());
@@ -212,12 +214,7 @@ impl Settings {
         let server = Server {
             given: hosts.to_vec(),
             place,
-            login: given.login,
-            provider: given.provider,
-            database: given.database,
-            #[cfg(feature = "tls-rustls")]
-            tls: given.tls,
-            ttl: given.ttl,
+            session: given.session,
             command_timeout,
         };
         Ok(Self {
@@ -238,7 +235,7 @@ impl Settings {
     /// Each connection asks this for its credentials.
     pub(crate) fn with_provider(self, provider: Option<Arc<dyn CredentialsProvider>>) -> Self {
         match provider {
-            Some(provider) => self.with_server(|server| server.provider = Some(provider)),
+            Some(provider) => self.with_server(|server| server.session.provider = Some(provider)),
             None => self,
         }
     }
@@ -292,7 +289,7 @@ impl Settings {
 
     /// The settings without the commands at the start of a connection that a user may not be permitted.
     pub(super) fn for_questions(&self) -> Self {
-        let settings = self.with_server(|server| server.database = None);
+        let settings = self.with_server(|server| server.session.database = None);
         Self {
             client_name: None,
             ..settings
@@ -301,14 +298,14 @@ impl Settings {
 
     /// The database that each connection selects.
     pub(super) fn database(&self) -> Option<u8> {
-        self.target.server()?.database
+        self.target.server()?.session.database
     }
 
     /// The settings for a sentinel: it has no databases, and users of its own.
     pub(super) fn at_sentinel(&self, address: &Address) -> Self {
         let settings = self.at(address, Expected::Nothing).with_server(|server| {
-            server.database = None;
-            server.login = self.sentinel_credentials.clone();
+            server.session.database = None;
+            server.session.login = self.sentinel_credentials.clone();
         });
         Self {
             // A sentinel permits what it needs and little else.

@@ -76,7 +76,7 @@ pub trait CredentialsProvider: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Cancel safety
     ///
-    /// The future is dropped when the command timeout is over, or nobody wants the connection any more.
+    /// The future is dropped when the command timeout is over, or the client needs the connection no longer.
     #[allow(
         clippy::type_complexity,
         reason = "no alias: it is what users implement"

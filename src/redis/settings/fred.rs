@@ -13,9 +13,9 @@ use fred::types::config::{TlsConfig, TlsConnector, TlsHostMapping};
 use super::address::Address;
 use super::credentials::{Credentials, CredentialsProvider};
 use super::given::{Given, GivenPlace};
-use super::server::GivenHost;
 #[cfg(unix)]
 use super::server::ServerPlace;
+use super::server::{GivenHost, SessionSettings};
 #[cfg(feature = "tls-rustls")]
 use super::tls::{TlsClient, TlsNames};
 use super::{Settings, Tls};
@@ -36,7 +36,7 @@ impl Settings {
         }
         let connections = client.connection_config();
         let mut given = given(client.client_config())?;
-        given.ttl = connections.tcp.ttl;
+        given.session.ttl = connections.tcp.ttl;
         let settings = Self::new(given, command_timeout, fence)?;
         // The name that fred gives each connection of that client.
         let own_name = connections.auto_client_setname.then_some(client.id());
@@ -71,14 +71,16 @@ fn given(config: Config) -> Result<Given, Error> {
                 ));
             }
         },
-        login: config
-            .password
-            .map(|password| Credentials { user, password }),
-        provider: provider.map(|provider| Arc::new(Adapter(provider)) as Arc<_>),
-        database: config.database,
-        #[cfg(feature = "tls-rustls")]
-        tls,
-        ttl: None,
+        session: SessionSettings {
+            login: config
+                .password
+                .map(|password| Credentials { user, password }),
+            provider: provider.map(|provider| Arc::new(Adapter(provider)) as Arc<_>),
+            database: config.database,
+            #[cfg(feature = "tls-rustls")]
+            tls,
+            ttl: None,
+        },
         sentinel_credentials: None,
     })
 }

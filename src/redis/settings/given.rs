@@ -1,22 +1,12 @@
 //! What was given: servers and credentials, wherever they were read.
 
-use std::sync::Arc;
-
-use super::credentials::{Credentials, CredentialsProvider};
-use super::server::{GivenHost, ServerPlace};
-#[cfg(feature = "tls-rustls")]
-use super::tls::TlsClient;
+use super::credentials::Credentials;
+use super::server::{GivenHost, ServerPlace, SessionSettings};
 
 /// What a URL, or another client, says of servers and credentials.
 pub(super) struct Given {
     pub(super) place: GivenPlace,
-    pub(super) login: Option<Credentials>,
-    pub(super) provider: Option<Arc<dyn CredentialsProvider>>,
-    pub(super) database: Option<u8>,
-    #[cfg(feature = "tls-rustls")]
-    pub(super) tls: Option<TlsClient>,
-    /// How far packets may travel. `None`: as far as the system lets them.
-    pub(super) ttl: Option<u32>,
+    pub(super) session: SessionSettings,
     pub(super) sentinel_credentials: Option<Credentials>,
 }
 
@@ -53,12 +43,7 @@ impl Given {
     pub(super) fn at(place: GivenPlace) -> Self {
         Self {
             place,
-            login: None,
-            provider: None,
-            database: None,
-            #[cfg(feature = "tls-rustls")]
-            tls: None,
-            ttl: None,
+            session: SessionSettings::default(),
             sentinel_credentials: None,
         }
     }

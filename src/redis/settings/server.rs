@@ -27,6 +27,13 @@ pub(in crate::redis) struct Server {
         allow(dead_code, reason = "they have the names of certificates")
     )]
     pub(super) given: Vec<GivenHost>,
+    pub(super) session: SessionSettings,
+    pub(super) command_timeout: Duration,
+}
+
+/// How each connection begins.
+#[derive(Clone, Default)]
+pub(super) struct SessionSettings {
     pub(super) login: Option<Credentials>,
     pub(super) provider: Option<Arc<dyn CredentialsProvider>>,
     pub(super) database: Option<u8>,
@@ -34,7 +41,6 @@ pub(in crate::redis) struct Server {
     pub(super) tls: Option<TlsClient>,
     /// How far packets may travel. `None`: as far as the system lets them.
     pub(super) ttl: Option<u32>,
-    pub(super) command_timeout: Duration,
 }
 
 /// Where a server listens.
@@ -93,7 +99,7 @@ impl Server {
 
     pub(in crate::redis) fn socket(&self) -> Socket {
         Socket {
-            ttl: self.ttl,
+            ttl: self.session.ttl,
             keepalive: TcpKeepalive::new().with_time(IDLE_MAX),
             #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
             user_timeout: self.command_timeout,
@@ -106,20 +112,20 @@ impl Server {
 
     /// After what time the credentials are asked for again.
     pub(in crate::redis) fn refresh_interval(&self) -> Option<Duration> {
-        self.provider.as_ref()?.refresh_interval()
+        self.session.provider.as_ref()?.refresh_interval()
     }
 
     /// The words of AUTH, from the provider if there is one.
     pub(in crate::redis) async fn credentials(
         &self,
     ) -> Result<Option<CommandWords>, ConnectionError> {
-        let login = match &self.provider {
+        let login = match &self.session.provider {
             Some(provider) => {
                 let server = self.place()?.address().to_string();
                 let fetched = provider.fetch(&server).await;
                 fetched.map_err(|problem| not_provided(problem.to_string()))?
             }
-            None => self.login.clone(),
+            None => self.session.login.clone(),
         };
         let text = |text: String| Arg::Text(text.into());
         let words = |login: Credentials| login.user.into_iter().chain([login.password]);
@@ -128,7 +134,7 @@ impl Server {
 
     #[cfg(feature = "tls-rustls")]
     pub(super) fn uses_tls(&self) -> bool {
-        self.tls.is_some()
+        self.session.tls.is_some()
     }
 
     #[cfg(not(feature = "tls-rustls"))]
@@ -140,7 +146,7 @@ impl Server {
     pub(in crate::redis) fn tls(
         &self,
     ) -> Result<Option<(TlsConnector, ServerName<'static>)>, ConnectionError> {
-        let (Some(tls), Some(ServerPlace::Tcp(address))) = (&self.tls, &self.place) else {
+        let (Some(tls), Some(ServerPlace::Tcp(address))) = (&self.session.tls, &self.place) else {
             return Ok(None);
         };
         let name = ServerName::try_from(self.tls_name(tls, address));

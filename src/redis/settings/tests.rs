@@ -20,7 +20,7 @@ fn tcp(host: &str, port: u16) -> Option<ServerPlace> {
 
 /// User and password.
 fn login(server: &Server) -> (Option<&str>, Option<&str>) {
-    let login = server.login.as_ref();
+    let login = server.session.login.as_ref();
     let user = login.and_then(|login| login.user.as_deref());
     (user, login.map(|login| &*login.password))
 }
@@ -73,7 +73,7 @@ fn an_address_gives_whom_to_ask_and_our_rules_the_rest() {
     our_rules(&server);
     assert_eq!(server.place, tcp("host", 1));
     assert_eq!(login(&server), (Some("user"), Some("p%w")));
-    assert_eq!(server.database, Some(7));
+    assert_eq!(server.session.database, Some(7));
 }
 
 fn kind(settings: Result<Settings, Error>) -> (String, Vec<String>) {
@@ -99,11 +99,11 @@ fn a_node_has_the_credentials_of_all_and_a_sentinel_its_own() {
     our_rules(&node);
     assert_eq!(node.place, tcp("10.0.0.1", 6379));
     assert_eq!(login(&node), (Some("user"), Some("hidden")));
-    assert_eq!(node.database, Some(3));
+    assert_eq!(node.session.database, Some(3));
     let sentinel = made(Ok(settings.at_sentinel(&address)));
     our_rules(&sentinel);
     assert_eq!(login(&sentinel), (None, Some("other")));
-    assert_eq!(sentinel.database, None);
+    assert_eq!(sentinel.session.database, None);
 }
 
 #[test]

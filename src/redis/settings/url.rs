@@ -13,7 +13,7 @@ use super::Tls;
 use super::address::{Address, host_and_port};
 use super::credentials::Credentials;
 use super::given::{Given, GivenPlace};
-use super::server::ServerPlace;
+use super::server::{ServerPlace, SessionSettings};
 use crate::error::{self, Error};
 use parameters::Parameters;
 use scheme::Scheme;
@@ -68,7 +68,7 @@ fn bare(text: &str) -> &str {
 fn secured(mut given: Given, tls: Option<&Tls>) -> Result<Given, Error> {
     let default = Tls::default();
     let tls = tls.unwrap_or(&default);
-    given.tls = Some(tls.client()?);
+    given.session.tls = Some(tls.client()?);
     for host in given.place.hosts_mut() {
         host.tls_name = tls.name().map(Into::into);
     }
@@ -137,8 +137,11 @@ fn read(kind: Scheme, rest: &str) -> Result<Given, String> {
         }
     };
     Ok(Given {
-        login: password.map(|password| Credentials { user, password }),
-        database: parameters.database,
+        session: SessionSettings {
+            login: password.map(|password| Credentials { user, password }),
+            database: parameters.database,
+            ..SessionSettings::default()
+        },
         sentinel_credentials: parameters.sentinel_credentials,
         ..Given::at(place)
     })

@@ -67,7 +67,7 @@ fn of_a_fred_client_whom_to_ask_and_as_whom_is_kept_and_nothing_else() {
         our_rules(&server);
         assert_eq!(server.place, tcp("host", 1));
         assert_eq!(login(&server), (Some("user"), Some("hidden")));
-        assert_eq!(server.database, Some(7));
+        assert_eq!(server.session.database, Some(7));
         assert_eq!(server.socket().ttl, Some(9));
     }
 }
@@ -112,7 +112,7 @@ fn of_a_fred_client_the_names_for_tls_are_kept() {
         }
     }
     let rustls = Settings::from_url("rediss://host", None, TIMEOUT, true);
-    let connector = made(rustls).tls.expect("TLS").connector;
+    let connector = made(rustls).session.tls.expect("TLS").connector;
     let named = |host: &str, name: Option<&str>| {
         config::Server::new_with_tls(host, 1, name.map(str::to_owned))
     };
@@ -132,7 +132,7 @@ fn of_a_fred_client_the_names_for_tls_are_kept() {
             .build()
             .expect("valid settings");
         let server = made(Settings::from_fred(&client, None, TIMEOUT, true));
-        let tls = server.tls.as_ref().expect("TLS");
+        let tls = server.session.tls.as_ref().expect("TLS");
         server.tls_name(tls, &Address::new(node, 1))
     };
     let custom = TlsHostMapping::Custom(Arc::new(ByFirst));

@@ -52,7 +52,7 @@ fn every_scheme_with_an_s_asks_for_tls() {
 fn a_server_is_checked_against_its_name_or_the_first_that_was_given() {
     let name = |settings: &Settings, host: &str| {
         let server = made(Ok(settings.clone()));
-        let tls = server.tls.as_ref()?;
+        let tls = server.session.tls.as_ref()?;
         Some(server.tls_name(tls, &Address::new(host, 2)))
     };
     // The host of the address, that of a node, and the name of that node.

@@ -156,7 +156,7 @@ fn shown(url: &str) -> String {
         sentinel.map(|given| &*given.password),
     ));
     let server = made(Ok(settings));
-    let (database, own) = (server.database, named(login(&server)));
+    let (database, own) = (server.session.database, named(login(&server)));
     format!("{name} {hosts} {database:?} {own} {sentinel}")
 }
 
