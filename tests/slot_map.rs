@@ -593,7 +593,7 @@ async fn a_promotion_is_noticed_within_three_seconds_although_its_epoch_was_seen
     let first = Instant::now();
     let is_long_ago = || first.elapsed() > ms(6_000);
     eventually("nothing happens", ms(10_000), is_long_ago).await;
-    // Nobody is silent: of that it would ask every second, without an epoch.
+    // No server is silent: while one is, the client reads the map every second, whatever the epoch.
     cluster.change(|view| view.epoch += 1);
     let before = asked(&cluster, "SLOTS");
     let asks = || asked(&cluster, "SLOTS") > before;

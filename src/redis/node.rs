@@ -80,7 +80,7 @@ impl Node {
         context: &ConnectionContext,
     ) -> Result<(), ConnectionError> {
         let opened = Lane::open(self.place(nth), context).await?;
-        // Nobody has used it meanwhile: the client is not there yet.
+        // It is not set yet: the client, whose calls would use it, is still being made.
         _ = self.lanes[nth].set(opened);
         Ok(())
     }

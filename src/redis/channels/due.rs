@@ -46,7 +46,7 @@ impl Channels {
         due
     }
 
-    /// The channels that nobody has used for a while, each with its connection. They are [`left`](Self::left) next.
+    /// The channels that have had no listener for a while, each with its connection. They are [`left`](Self::left) next.
     pub(in crate::redis) fn unused(&self) -> Vec<(ChannelPart, LaneId)> {
         let now = Instant::now();
         let mut listed = self.listed.lock();

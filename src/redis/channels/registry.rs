@@ -1,7 +1,7 @@
 //! Which channels have listeners, and where each is subscribed to.
 //!
 //! The first listener makes a channel wanted; the subscription lingers for a while after the last one has left, because a
-//! contended lock is likely to be contended again soon. A message only increases a count: it is a hint, which nobody uses up.
+//! contended lock is likely to be contended again soon. A message only increases a count, so every waiter sees it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,7 +1,7 @@
 //! Subscribes to channels, over the connections that carry the scripts of their locks.
 //!
-//! Who joins a channel asks for it; the reader of the connection notes the answer. One task does the rest: it asks again for
-//! what a connection, a server or a refusal of a moment has cost, follows the slots, and ends what nobody uses.
+//! The first listener subscribes, and the reader of the connection notes the answer. One task does the rest: it subscribes
+//! again after a lost connection, a moved slot or a refusal that passes, and unsubscribes from channels without listeners.
 
 use std::pin::pin;
 use std::sync::Arc;

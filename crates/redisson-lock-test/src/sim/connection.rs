@@ -48,8 +48,7 @@ impl Transport for Access {
     fn open(&self) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectionError>> {
         Box::pin(async move {
             let (delay, opened) = self.server.connect(self.client, self.node);
-            // Cancel safety of the simulation itself: a connection that nobody waits for any more is
-            // closed.
+            // Cancel safety of the simulation itself: a connection whose opening was dropped is closed.
             let stream = opened.map(|Opened { serial, arrived }| Stream {
                 server: Arc::clone(&self.server),
                 serial,
