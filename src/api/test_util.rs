@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::api::builder::LockClientBuilder;
 use crate::api::client::LockClient;
 use crate::core::{Ending, Generation, LossReason, OwnerKey, RenewOutcome, RenewalAsk};
-use crate::error::Error;
+use crate::error::{Cause, Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::Holder;
 use crate::lock::hold_handle::Hold;
@@ -313,6 +313,12 @@ pub fn force_unlock_of(
 /// The call that looks at a lock of this kind.
 pub fn inspect_of(kind: LockKind, key: &str, with_clock: bool) -> Result<ScriptCall, Error> {
     Ok(script::inspect(&LockName::new(kind, "", key)?, with_clock).into())
+}
+
+/// The error of an acquire while the server cannot be reached.
+pub fn no_answer(lock: &str) -> Error {
+    let cause = Cause::new(None, "not connected");
+    Error::no_answer(Operation::Acquiring, cause).about(&lock.into())
 }
 
 /// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.

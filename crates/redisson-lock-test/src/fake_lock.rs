@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use redisson_lock::test_util::no_answer;
 use redisson_lock::{DistributedLock, Error, HeldLock, HoldState, LockKind, LossReason};
 use tokio::sync::{Notify, watch};
 
 /// A lock without a client or a server: a double for code that takes any
-/// [`DistributedLock`], or an [`AnyLock`](redisson_lock::AnyLock). Its clones are one lock.
+/// [`DistributedLock`], or an [`AnyLock`](redisson_lock::AnyLock). Its clones are one lock. With the feature `blocking` it
+/// is a double for code that takes any `blocking::DistributedLock`; call that on a thread that runs no async code.
 ///
 /// It excludes: a call waits while a guard is open, or while [another owner](Self::take) has it. It does not nest. Time
-/// takes nothing from it; a test takes it away, or has its calls [fail](Self::fail).
+/// takes nothing from it; a test takes it away, or has its calls [fail](Self::fail), as during an [outage](Self::disconnect).
 ///
 /// # Examples
 ///
@@ -91,6 +93,26 @@ impl FakeLock {
     pub fn fail(&self, error: impl Fn() -> Error + Send + 'static) {
         self.lock.state.lock().failure = Some(Box::new(error));
         self.lock.changed.notify_waiters();
+    }
+
+    /// Has each call fail with [`Error::NoAnswer`], as while the server cannot be reached, until
+    /// [`recover`](Self::recover). Open guards keep their hold.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use redisson_lock::DistributedLock;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let fake = redisson_lock_test::FakeLock::new("stock:42");
+    /// fake.disconnect();
+    /// let failed = fake.lock().await.expect_err("there is no server");
+    /// assert!(failed.is_retryable());
+    /// # }
+    /// ```
+    pub fn disconnect(&self) {
+        let name = self.lock.name.clone();
+        self.fail(move || no_answer(&name));
     }
 
     /// No call fails any more.
@@ -222,5 +244,59 @@ impl fmt::Debug for FakeGuard {
             .field("lock", &self.lock.lock.name)
             .field("state", &self.state())
             .finish()
+    }
+}
+
+#[cfg(feature = "blocking")]
+mod on_threads {
+    use std::future::Future;
+    use std::time::Duration;
+
+    use redisson_lock::{Error, HeldLock, HoldState, LossReason, blocking};
+    use tokio::runtime::Builder;
+
+    use super::{FakeGuard, FakeLock};
+
+    impl blocking::DistributedLock for FakeLock {
+        type Guard = FakeGuard;
+
+        fn name(&self) -> &str {
+            &self.lock.name
+        }
+
+        fn lock(&self) -> Result<FakeGuard, Error> {
+            wait(redisson_lock::DistributedLock::lock(self))
+        }
+
+        fn try_lock(&self) -> Result<Option<FakeGuard>, Error> {
+            self.attempt()
+        }
+
+        fn try_lock_for(&self, limit: Duration) -> Result<Option<FakeGuard>, Error> {
+            wait(redisson_lock::DistributedLock::try_lock_for(self, limit))
+        }
+    }
+
+    impl blocking::HeldLock for FakeGuard {
+        fn name(&self) -> &str {
+            HeldLock::name(self)
+        }
+
+        fn state(&self) -> HoldState {
+            HeldLock::state(self)
+        }
+
+        fn lost_within(&self, limit: Duration) -> Result<Option<LossReason>, Error> {
+            wait(async { Ok(tokio::time::timeout(limit, self.lost()).await.ok()) })
+        }
+
+        fn unlock(self) -> Result<(), Error> {
+            self.end()
+        }
+    }
+
+    fn wait<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+        let runtime = Builder::new_current_thread().enable_time().build();
+        runtime.map_err(|_| Error::NoRuntime)?.block_on(call)
     }
 }

@@ -16,6 +16,7 @@ use tokio::runtime::{Builder, Runtime};
 mod another;
 mod clients;
 mod controls;
+mod doubles;
 mod queues;
 mod replicas;
 mod rights;
