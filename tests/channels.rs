@@ -60,6 +60,7 @@ rows! {
     a_waiter_rides_through_an_outage
     a_flood_of_messages_hides_none
     a_silent_connection_is_found_by_its_heartbeat
+    a_call_survives_a_connection_that_falls_silent_when_it_subscribes
     a_heartbeat_comes_once_in_a_command_timeout_and_only_while_something_is_listened_to
     connections_that_are_of_no_use_are_replaced_after_growing_pauses
     a_refused_channel_is_reported_to_its_waiter_and_requested_again
@@ -337,6 +338,29 @@ async fn a_silent_connection_is_found_by_its_heartbeat(kind: Kind) {
     scene.publish(&key);
     has_it_within(ms(2_000), waiter).await;
     eventually("it is replaced", ms(2_000), || scene.connections() > before).await;
+    scene.end().await;
+}
+
+/// The connection is doubted after half of the time in which the confirmation must come.
+async fn a_call_survives_a_connection_that_falls_silent_when_it_subscribes(kind: Kind) {
+    let scene = Scene::start_with(kind, |builder| builder.command_timeout(ms(2_000)), "").await;
+    let key = scene.held("a");
+    let (proxy, subscribe) = (scene.cluster.proxy(0), scene.kind.subscribe);
+    let before = scene.connections();
+    proxy.rule(test_support::Fate::Silence, 1, move |words| {
+        words[0] == subscribe
+    });
+    let waiter = scene.waits(&key);
+    eventually("it is replaced", ms(10_000), || {
+        scene.connections() > before
+    })
+    .await;
+    // The call would have failed by then.
+    tokio::time::sleep(ms(2_500)).await;
+    assert!(!waiter.is_finished());
+    scene.free(&key);
+    scene.publish(&key);
+    has_it_within(ms(1_000), waiter).await;
     scene.end().await;
 }
 

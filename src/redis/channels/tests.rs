@@ -164,9 +164,9 @@ async fn a_subscription_lingers_and_is_unsubscribed_from_once() {
     assert!(!is_ready(scene.0.changed()), "the task looks in time");
     tokio::time::advance(lingers_until - Instant::now()).await;
     assert_eq!(scene.unused(), [HERE]);
-    assert!(scene.unused().is_empty());
     assert_eq!(scene.0.left(&part(Classic)), None);
     assert_eq!((scene.0.len(), scene.0.next_due()), (0, None));
+    assert!(scene.unused().is_empty());
 }
 
 /// Its SUBSCRIBE must not be overtaken by the UNSUBSCRIBE.
