@@ -2,6 +2,7 @@
 
 use redisson_lock::{DistributedLock, Error};
 use redisson_lock_test::FakeLock;
+use test_support::tokio;
 
 #[tokio::test]
 async fn a_double_without_a_connection_fails_as_a_lock_does() {
@@ -24,6 +25,7 @@ mod on_threads {
     use redisson_lock::blocking::{DistributedLock, HeldLock};
     use redisson_lock::{HoldState, LossReason};
     use redisson_lock_test::FakeLock;
+    use test_support::test;
 
     use crate::ms;
 
