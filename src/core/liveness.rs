@@ -77,6 +77,14 @@ impl LockCore {
         shared_lanes.any(|lane| self.queue.has_another_queued(*lane, id))
     }
 
+    /// The shared lanes, of which none has a head or a turn while the queue is empty.
+    pub(super) fn lanes_with_turns(&self) -> &'static [QueueLane] {
+        match self.queue.is_apart() {
+            true => self.discipline.shared_lanes(),
+            false => &[],
+        }
+    }
+
     pub(super) fn turn(&self, lane: QueueLane) -> Turn {
         match self.discipline.is_shared(lane) {
             true => self.queue.readers_turn,
@@ -147,7 +155,7 @@ impl LockCore {
     }
 
     pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
-        for lane in self.discipline.shared_lanes().iter().copied() {
+        for lane in self.lanes_with_turns().iter().copied() {
             while self.turn_ends(lane).is_some_and(|at| at <= now) {
                 let attempt = self.turn(lane).attempt;
                 self.set_turn(lane, Turn::default());
@@ -211,7 +219,7 @@ impl LockCore {
     /// What a step has left of the turn. The timer may be early: it is moved when it fires.
     pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
         let (mut turn_ends, mut others_wait) = (None, false);
-        for lane in self.discipline.shared_lanes().iter().copied() {
+        for lane in self.lanes_with_turns().iter().copied() {
             let Turn { since, attempt } = self.turn(lane);
             let attempt = attempt.filter(|attempt| {
                 let waiter = self.queue.get(attempt.waiter);

@@ -103,8 +103,11 @@ impl Owners {
             return;
         };
         if let (Some(index), Some(before)) = (&mut self.index, before) {
-            index.remove(owner, before);
-            index.add(owner, state.index_entry());
+            let after = state.index_entry();
+            if after != before {
+                index.remove(owner, before);
+                index.add(owner, after);
+            }
         }
         if state.is_spent() {
             self.states.remove(&owner);

@@ -347,8 +347,8 @@ impl ReleaseJob {
             };
             // Read each time: a release that has joined moves it.
             let give_up_at = shared.clock.instant(give_up_at);
-            let is_over = Instant::now() >= give_up_at && awaited.is_none();
-            if let Some(problem) = failed.as_ref().filter(|_| is_over) {
+            let is_over = || awaited.is_none() && Instant::now() >= give_up_at;
+            if let Some(problem) = failed.as_ref().filter(|_| is_over()) {
                 return self.give_up(&field, problem);
             }
             // A release that a caller waits for does not queue with the others, and leaves with none.

@@ -473,6 +473,14 @@ fn word(buffer: &mut BytesMut, word: &[u8]) {
 }
 
 fn length(buffer: &mut BytesMut, sign: u8, length: usize) {
+    // Nearly every command has fewer than a hundred words, none of them longer than that.
+    if let Ok(small @ ..100) = u8::try_from(length) {
+        let (tens, ones) = (b'0' + small / 10, b'0' + small % 10);
+        return match small {
+            ..10 => buffer.extend_from_slice(&[sign, ones, b'\r', b'\n']),
+            _ => buffer.extend_from_slice(&[sign, tens, ones, b'\r', b'\n']),
+        };
+    }
     buffer.extend_from_slice(Line::of(Some(sign), length as u64).as_bytes());
 }
 

@@ -1,6 +1,7 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -245,18 +246,19 @@ impl Link {
             self.doubt.notify_one();
         }
         let unanswered = Unanswered(&self.doubt);
-        let mut is_doubted = false;
+        // One timer for both, because each command sets it.
+        let mut timer = pin!(tokio::time::sleep_until(doubt_at.min(limit.until)));
         let answer = loop {
             tokio::select! {
                 biased;
                 answer = &mut reply => break answer,
                 () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
-                () = tokio::time::sleep_until(limit.until) => {
-                    return Err(ConnectionError::Timeout("no answer in time".to_owned()));
-                }
-                () = tokio::time::sleep_until(doubt_at), if !is_doubted => {
-                    is_doubted = true;
+                () = &mut timer => {
+                    if limit.until <= timer.deadline() {
+                        return Err(ConnectionError::Timeout("no answer in time".to_owned()));
+                    }
                     self.doubt.notify_one();
+                    timer.as_mut().reset(limit.until);
                 }
             }
         };
