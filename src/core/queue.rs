@@ -215,7 +215,7 @@ impl Empty for Queue {
     };
 
     fn is_empty(&self) -> bool {
-        // Each waiter is one of those that queue, or of its owner's, or of both.
+        // The other collections list the same waiters again.
         self.waiters.is_empty()
             && self.turn == Turn::NONE
             && self.readers_turn == Turn::NONE
