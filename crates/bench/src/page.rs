@@ -226,8 +226,9 @@ mod tests {
         let with = |text: &str, new| with_part(text, BEGIN, new);
         let once = with(&readme, "| a |\n");
         assert_eq!(with(&once, "| b |\n"), once.replace("| a |", "| b |"));
-        let before = readme.split(BEGIN).next().expect("a part");
-        let behind = readme.split(END).nth(1).expect("a part");
+        let (before, part) = readme.split_once(BEGIN).expect("a part");
+        // Other parts have the same end.
+        let (_, behind) = part.split_once(END).expect("a part");
         assert!(once.starts_with(before) && once.ends_with(behind));
     }
 
