@@ -154,9 +154,17 @@ impl LockCore {
         keeps_others.then_some(since + limit)
     }
 
+    /// Each step asks. Nearly no turn is old enough, whatever the rest says.
+    fn is_turn_over(&self, now: Time, lane: QueueLane) -> bool {
+        let limit = self.rules.command_timeout;
+        let since = self.turn(lane).since;
+        since.is_some_and(|since| since + limit <= now)
+            && self.turn_ends(lane).is_some_and(|at| at <= now)
+    }
+
     pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
         for lane in self.lanes_with_turns().iter().copied() {
-            while self.turn_ends(lane).is_some_and(|at| at <= now) {
+            while self.is_turn_over(now, lane) {
                 let attempt = self.turn(lane).attempt;
                 self.set_turn(lane, Turn::default());
                 let unpolled = attempt.map(|attempt| attempt.waiter);
