@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Announce, Error, Lock, LockClient, LockGuard};
-use test_support::{Cluster, Control, eventually, ms, slot, stalls, tokio};
+use test_support::{Cluster, Control, FakeCluster, eventually, ms, slot, stalls, tokio};
 use tokio::task::JoinHandle;
 
 const OTHER: &str = "11111111-1111-4111-8111-111111111111:1";
@@ -454,4 +454,62 @@ async fn a_failover_under_a_waiter_loses_neither_lock_nor_wake_up() {
     for client in [holder, other] {
         client.close(Duration::ZERO).await;
     }
+}
+
+/// Its connection there was opened before, so that nothing but the change of the slots says that channels can be asked for.
+#[tokio::test]
+async fn a_waiter_listens_at_a_server_that_takes_over_from_one_that_is_gone() {
+    let ways = [Announce::Classic, Announce::Sharded, Announce::Auto].map(taken_over);
+    futures_util::future::join_all(ways).await;
+}
+
+async fn taken_over(announce: Announce) {
+    let cluster = FakeCluster::start().await;
+    let builder = LockClient::builder().command_timeout(ms(900));
+    let builder = builder.announce(announce);
+    let client = builder.connect(&cluster.url_from(1)).await;
+    let client = client.expect("it answers");
+    for nth in 0..3 {
+        let lock = client.lock(cluster.key_at(nth, "any"));
+        let guard = lock.lock().await.expect("free");
+        guard.unlock().await.expect("held");
+    }
+    let key = cluster.key_at(0, "a");
+    let channel = format!("redisson_lock__channel:{{{key}}}");
+    let mut controls = [0, 1, 2].map(|nth| cluster.control(nth));
+    for control in &mut controls {
+        control.run(&["HSET", &key, OTHER, "1"]);
+        control.run(&["PEXPIRE", &key, "60000"]);
+    }
+    let waiter = wait_for(&client, &key);
+    // With `Auto` the classic part is somewhere else.
+    let way = match announce {
+        Announce::Classic => "NUMSUB",
+        _ => "SHARDNUMSUB",
+    };
+    let listens = |control: &mut Control| control.run(&["PUBSUB", way, &channel]).ends_with(" 1");
+    eventually("it listens", ms(5_000), || listens(&mut controls[0])).await;
+    let takes_over = match controls[2].run(&["PUBSUB", "NUMSUB", &channel]) {
+        classic if classic.ends_with(" 1") => 1,
+        _ => 2,
+    };
+    cluster.proxy(0).refuse(true);
+    cluster.proxy(0).cut_all();
+    // It has asked in vain by then.
+    eventually("a server is gone", ms(5_000), || !client.stats().connected).await;
+    cluster.change(|view| {
+        view.epoch += 1;
+        view.owners = vec![(0, takes_over), (5_461, 1), (10_923, 2)];
+    });
+    let control = &mut controls[takes_over];
+    eventually("it listens again", ms(7_000), || listens(control)).await;
+    let released = Instant::now();
+    control.run(&["DEL", &key]);
+    let publish = match announce {
+        Announce::Classic => "PUBLISH",
+        _ => "SPUBLISH",
+    };
+    control.run(&[publish, &channel, "0"]);
+    woken(waiter, released, ms(1_000)).await;
+    client.close(Duration::ZERO).await;
 }

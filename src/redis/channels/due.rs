@@ -90,6 +90,8 @@ impl Channels {
         stays: impl Fn(&ChannelRequest, LaneId) -> bool,
     ) -> Vec<(ChannelPart, LaneId)> {
         let mut listed = self.listed.lock();
+        // Those that found no connection to the server of before may find one now.
+        listed.is_due |= !listed.wanted.is_empty();
         let subscribed = listed
             .each()
             .filter_map(|(part, it)| Some((part, it.phase.lane()?)));
