@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use redisson_lock::{LockClient, LockClientBuilder};
-use test_support::{TestServer, cases, eventually, ms, stalls, tokio};
+use redisson_lock::{Error, LockClient, LockClientBuilder};
+use test_support::{
+    Events, Fate, Proxy, TestServer, assert_matches, cases, eventually, ms, stalls, tokio,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
+use tracing::Level;
 
 /// What becomes of some replies on the connection for scripts.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -410,4 +413,55 @@ cases! {
 async fn replies_that_are_swapped_shift_no_later_one() {
     each_harm(Harm::Swapped, 1).await;
     each_harm(Harm::Swapped, 16).await;
+}
+
+#[tokio::test]
+async fn connections_that_end_soon_are_replaced_after_pauses() {
+    const CONNECTIONS: usize = 20;
+    let server = TestServer::new();
+    let proxy = Proxy::start(server.port).await;
+    let client = LockClient::connect(&proxy.url()).await;
+    let client = client.expect("it answers");
+    let (start, before) = (Instant::now(), proxy.arrivals().len());
+    while proxy.arrivals().len() < before + CONNECTIONS {
+        let guard = client.lock("a").lock().await.expect("it is sent again");
+        guard.unlock().await.expect("held");
+        proxy.cut_all();
+    }
+    let took = start.elapsed();
+    assert!(took >= ms(200), "{CONNECTIONS} connections in {took:?}");
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
+}
+
+/// A push confirms a subscription: what comes in its place is the reply of another command.
+#[tokio::test]
+async fn a_subscription_that_has_an_impossible_reply_is_reported_as_out_of_step() {
+    let (events, _here) = Events::of_this_thread();
+    let server = TestServer::new();
+    let mut control = server.control();
+    control.run(&["HSET", "a", "other:1", "1"]);
+    control.run(&["PEXPIRE", "a", "60000"]);
+    let proxy = Proxy::start(server.port).await;
+    let builder = LockClient::builder().command_timeout(ms(900));
+    let client = builder.connect(&proxy.url()).await.expect("it answers");
+    let subscribes = |words: &[String]| words[0] == "SUBSCRIBE";
+    proxy.rule(Fate::Instead(":0"), usize::MAX, subscribes);
+    let (start, before) = (Instant::now(), proxy.arrivals().len());
+    let Err(error @ Error::NoAnswer { .. }) = client.lock("a").lock().await else {
+        panic!("nothing was confirmed")
+    };
+    let took = start.elapsed();
+    assert!(format!("{error:?}").contains("out of step"), "{error:?}");
+    // At most one in a command timeout.
+    let most = 2 + took.as_millis() as usize / 900;
+    let opened = proxy.arrivals().len() - before;
+    assert!(opened <= most, "{opened} connections in {took:?}");
+    let out_of_step = "replies are out of step with their commands: the connection is replaced";
+    assert!(events.count(Level::WARN, out_of_step) > 0);
+    let apart =
+        "connections end when channels are subscribed to: channels get a connection of their own";
+    assert_eq!(events.count(Level::WARN, apart), 0);
+    client.close(Duration::ZERO).await;
+    proxy.stop().await;
 }

@@ -1,5 +1,6 @@
 //! What nodes of a cluster report that are stale, silent, of another cluster, or known by two addresses.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{
@@ -471,6 +472,43 @@ async fn served_while_others_hang(cluster: &FakeCluster, announce: Announce) {
     let guard = waiting.await.expect("no panic").expect("free");
     let took = took(start);
     assert!(took < ms(1_000), "{took:?}");
+    guard.unlock().await.expect("held");
+    client.close(Duration::ZERO).await;
+}
+
+/// With `Auto` a classic channel is at another node than its lock. Left before the node has answered, the connection may be
+/// dead, and nothing else is sent over it.
+#[tokio::test]
+async fn a_connection_that_confirms_no_channel_is_replaced_although_the_channel_has_left() {
+    let cluster = FakeCluster::start().await;
+    let builder = brisk(LockClient::builder()).announce(Announce::Auto);
+    let client = builder
+        .connect(&cluster.url_from(0))
+        .await
+        .expect("all respond");
+    let key = cluster.key_at(2, "lock");
+    let mut control = cluster.control(2);
+    control.run(&["HSET", &key, "other:1", "1"]);
+    control.run(&["PEXPIRE", &key, "60000"]);
+    for nth in [0, 1] {
+        let subscribes = |words: &[String]| words[0] == "SUBSCRIBE";
+        cluster.proxy(nth).rule(Fate::Silence, 1, subscribes);
+    }
+    let silent = || (0..2).any(|nth| cluster.proxy(nth).hit.load(Ordering::Relaxed) > 0);
+    let lock = client.lock(&*key);
+    let waiting = tokio::spawn(async move { lock.lock().await });
+    eventually("it listens where a node responds", ms(5_000), || {
+        has_listener(&mut control, &key)
+    })
+    .await;
+    assert!(silent(), "another node was asked before");
+    eventually("it is replaced", ms(6_000), || {
+        client.stats().reconnects_total > 0
+    })
+    .await;
+    control.run(&["DEL", &key]);
+    control.run(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+    let guard = waiting.await.expect("no panic").expect("free");
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
 }

@@ -388,6 +388,19 @@ impl Channels {
         self.changed.notify_one();
     }
 
+    /// The connection over which it was asked for with this number has ended so.
+    pub(in crate::redis) fn unanswered(
+        &self,
+        part: &ChannelPart,
+        number: u64,
+        problem: Box<Cause>,
+    ) {
+        let mut listed = self.listed.lock();
+        if let Some(channel) = listed.get(part).filter(|channel| channel.is_asked(number)) {
+            *channel.signal.problem.lock() = Some(problem);
+        }
+    }
+
     /// The server has ended the subscription to a sharded channel. `false`: it was this client that did.
     pub(in crate::redis) fn ended(&self, lane: LaneId, name: &str) -> bool {
         let mut listed = self.listed.lock();

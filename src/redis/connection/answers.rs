@@ -140,6 +140,15 @@ impl ReplyChecker {
         self.misfit.get().copied()
     }
 
+    /// No command can have had this answer.
+    pub(super) fn note_misfit(&self, command: &'static str, answer: &Answer) {
+        let shape = match answer {
+            Ok(reply) => reply.shape(),
+            Err(_) => "an error",
+        };
+        _ = self.misfit.set(ImpossibleReply { command, shape });
+    }
+
     /// A text that no other answer on this connection has.
     pub(in crate::redis) fn nonce(&self) -> Arc<str> {
         let nth = self.nonces.fetch_add(1, Ordering::Relaxed);

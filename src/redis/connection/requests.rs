@@ -338,19 +338,39 @@ impl Requests {
     /// reply is why the server refuses the connection, which it then closes.
     pub(super) fn next_awaited(&mut self, next: &Answer) -> Result<Awaited, ConnectionError> {
         let is_first = !std::mem::replace(&mut self.was_answered, true);
-        let mut awaited = self.awaited.pop_front();
-        if let Some(Awaited { form, .. }) = &awaited
-            && !form.may_have(next)?
-        {
+        let may_have = |first: &Awaited| first.form.may_have(next);
+        let awaited = match self.awaited.front().map(may_have).transpose() {
             // It was not refused, and this is the answer to the PING behind it.
-            awaited = self.awaited.pop_front();
-        }
+            Ok(Some(false)) => {
+                self.awaited.pop_front();
+                self.awaited.pop_front()
+            }
+            Ok(_) => self.awaited.pop_front(),
+            // It stays, and is told so when the connection ends.
+            Err(why) => {
+                self.note_impossible(next);
+                return Err(why);
+            }
+        };
         if let (true, None, Err(refused)) = (is_first, &awaited, next) {
             return Err(refused.clone().of_a_connection());
         }
         shorten(&mut self.awaited);
+        if awaited.is_none() {
+            self.note_impossible(next);
+        }
         self.note_answered(awaited.as_ref());
         awaited.ok_or_else(ConnectionError::out_of_step)
+    }
+
+    /// The first of those that await a reply cannot have this one, or none awaits any.
+    fn note_impossible(&self, answer: &Answer) {
+        let expected = self.awaited.front().map(|first| first.expected.as_ref());
+        match (expected, &self.judge) {
+            (Some(Some(expected)), _) => expected.judge.note_misfit(expected.command, answer),
+            (_, Some(judge)) => judge.note_misfit("none", answer),
+            (_, None) => {}
+        }
     }
 
     /// Whose confirmation a push is. `None`: no request awaits it next.

@@ -63,6 +63,7 @@ impl Lane {
             nth: place.id.nth,
             place,
             in_vain: (0, Backoff::new(endpoint.settings().is_scattered())),
+            ended_soon: 0,
             stats: Arc::clone(&stats),
             context: context.clone(),
             predecessor: None,

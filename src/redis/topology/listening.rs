@@ -90,7 +90,7 @@ impl Map {
             // It may have ended before this was asked, or its server reads nothing.
             Err(ConnectionError::NotSent { .. }) => channels.failed(&part, number, None),
             // The end of the connection has all of its channels wanted again.
-            Err(_) => {}
+            Err(problem) => channels.unanswered(&part, number, problem.into_cause(&server)),
         })
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Supervisor {
     /// How many connections in a row have ended while a channel was asked for, before any answer to that; and the pauses
     /// after them.
     pub(super) in_vain: (u32, Backoff),
+    /// How many in a row have ended soon, whatever the server had answered.
+    pub(super) ended_soon: u32,
     pub(super) stats: Arc<LaneStats>,
     pub(super) context: ConnectionContext,
     /// The previous connection, until its end is confirmed. `Some(None)`: its identity at the
@@ -146,7 +148,7 @@ impl Supervisor {
         }
         self.predecessor = Some(link.identity.clone());
         let Some(misfit) = link.misfit() else {
-            return self.ended_in_vain(link, by_itself);
+            return self.pause_after(link, by_itself);
         };
         event!(
             WARN,
@@ -162,8 +164,9 @@ impl Supervisor {
         (begin > now).then_some(begin)
     }
 
-    /// A connection that has ended may have done so because a channel was asked for: then its successor has to wait.
-    fn ended_in_vain(&mut self, link: &Link, by_itself: bool) -> Option<Instant> {
+    /// A connection that has ended may have done so because a channel was asked for: then its successor has to wait. And
+    /// whatever ends each of them soon has not as many opened as there is time for.
+    fn pause_after(&mut self, link: &Link, by_itself: bool) -> Option<Instant> {
         if by_itself && link.heard.is_in_vain() {
             let (times, pauses) = &mut self.in_vain;
             *times += 1;
@@ -176,7 +179,9 @@ impl Supervisor {
         if link.heard.has_answered() {
             self.in_vain = (0, self.backoff());
         }
-        None
+        let is_soon = by_itself && link.opened_at.elapsed() < SOON;
+        self.ended_soon = if is_soon { self.ended_soon + 1 } else { 0 };
+        (self.ended_soon > SOON_MAX).then(|| Instant::now() + SOON_PAUSE)
     }
 
     /// Doubts a connection over which channels are subscribed to: each command timeout, and when one was not confirmed for
@@ -191,6 +196,11 @@ impl Supervisor {
                 tokio::time::sleep(pause).await;
                 let (is_used, asked_at) = self.context.channels.use_of(self.place.id);
                 if !is_used {
+                    // A channel may have left because it was not confirmed, and nothing more may be sent over this
+                    // connection.
+                    if link.is_silent() {
+                        link.doubt.notify_one();
+                    }
                     break;
                 }
                 let waited = asked_at.map(|at| at.elapsed());
@@ -483,6 +493,11 @@ pub(super) struct Connected {
 
 /// Chance ends no three of them in a row.
 const IN_VAIN_MAX: u32 = 3;
+
+/// A connection has ended soon that could be used for less than this. After some in a row the next is opened later.
+const SOON: Duration = Duration::from_millis(10);
+const SOON_MAX: u32 = 3;
+const SOON_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often a server that stays silent is said to be: another one may take over from it at any time.
 const DOUBTED_EVERY: Duration = Duration::from_secs(1);
