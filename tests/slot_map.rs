@@ -494,20 +494,22 @@ async fn a_connection_that_confirms_no_channel_is_replaced_although_the_channel_
         let subscribes = |words: &[String]| words[0] == "SUBSCRIBE";
         cluster.proxy(nth).rule(Fate::Silence, 1, subscribes);
     }
-    let silent = || (0..2).any(|nth| cluster.proxy(nth).hit.load(Ordering::Relaxed) > 0);
+    let is_silent = || (0..2).any(|nth| cluster.proxy(nth).hit.load(Ordering::Relaxed) > 0);
     let lock = client.lock(&*key);
     let waiting = tokio::spawn(async move { lock.lock().await });
-    eventually("it listens where a node responds", ms(5_000), || {
-        has_listener(&mut control, &key)
-    })
-    .await;
-    assert!(silent(), "another node was asked before");
-    eventually("it is replaced", ms(6_000), || {
+    eventually("another node was asked", ms(5_000), is_silent).await;
+    eventually("the connection is replaced", ms(6_000), || {
         client.stats().reconnects_total > 0
     })
     .await;
+    eventually("it listens where its lock is", ms(5_000), || {
+        has_listener(&mut control, &key)
+    })
+    .await;
+    let channel = format!("redisson_lock__channel:{{{key}}}");
     control.run(&["DEL", &key]);
-    control.run(&["PUBLISH", &format!("redisson_lock__channel:{{{key}}}"), "0"]);
+    // The sharded channel is where the lock is all the time.
+    control.run(&["SPUBLISH", &channel, "0"]);
     let guard = waiting.await.expect("no panic").expect("free");
     guard.unlock().await.expect("held");
     client.close(Duration::ZERO).await;
