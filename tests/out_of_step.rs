@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, LockClient, LockClientBuilder};
-use test_support::{
-    Events, Fate, Proxy, TestServer, assert_matches, cases, eventually, ms, stalls, tokio,
-};
+use test_support::{Events, Fate, Proxy, TestServer, cases, eventually, ms, stalls, tokio};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
