@@ -8,7 +8,7 @@ use redisson_lock::{
     LossReason, RefusedKind,
 };
 use test_support::{
-    ACQUIRE, Events, FakeCluster, Fate, RELEASE, assert_matches, eventually, has_listener,
+    ACQUIRE, Control, Events, FakeCluster, Fate, RELEASE, assert_matches, eventually, has_listener,
     is_script, lock_and_unlock, ms, slot, stalls, tokio,
 };
 use tracing::Level;
@@ -447,16 +447,22 @@ async fn a_waiter_is_served_within_a_second_while_one_of_two_nodes_hangs() {
     }
 }
 
-async fn served_while_others_hang(cluster: &FakeCluster, announce: Announce) {
-    let client = LockClient::builder()
-        .announce(announce)
-        .connect(&cluster.url_from(0))
-        .await
-        .expect("all respond");
+/// A lock at the third node that another client holds.
+async fn held_elsewhere(
+    cluster: &FakeCluster,
+    builder: LockClientBuilder,
+) -> (LockClient, String, Control) {
+    let client = builder.connect(&cluster.url_from(0)).await;
     let key = cluster.key_at(2, "lock");
     let mut control = cluster.control(2);
     control.run(&["HSET", &key, "other:1", "1"]);
     control.run(&["PEXPIRE", &key, "60000"]);
+    (client.expect("all respond"), key, control)
+}
+
+async fn served_while_others_hang(cluster: &FakeCluster, announce: Announce) {
+    let builder = LockClient::builder().announce(announce);
+    let (client, key, mut control) = held_elsewhere(cluster, builder).await;
     // With `Auto` its classic channel is at one of them.
     cluster.hang(0);
     cluster.hang(1);
@@ -482,14 +488,7 @@ async fn served_while_others_hang(cluster: &FakeCluster, announce: Announce) {
 async fn a_connection_that_confirms_no_channel_is_replaced_although_the_channel_has_left() {
     let cluster = FakeCluster::start().await;
     let builder = brisk(LockClient::builder()).announce(Announce::Auto);
-    let client = builder
-        .connect(&cluster.url_from(0))
-        .await
-        .expect("all respond");
-    let key = cluster.key_at(2, "lock");
-    let mut control = cluster.control(2);
-    control.run(&["HSET", &key, "other:1", "1"]);
-    control.run(&["PEXPIRE", &key, "60000"]);
+    let (client, key, mut control) = held_elsewhere(&cluster, builder).await;
     for nth in [0, 1] {
         let subscribes = |words: &[String]| words[0] == "SUBSCRIBE";
         cluster.proxy(nth).rule(Fate::Silence, 1, subscribes);

@@ -78,7 +78,7 @@ impl LockCore {
     }
 
     /// The shared lanes, of which none has a head or a turn while the queue is empty.
-    pub(super) fn lanes_with_turns(&self) -> &'static [QueueLane] {
+    fn lanes_with_turns(&self) -> &'static [QueueLane] {
         match self.queue.is_apart() {
             true => self.discipline.shared_lanes(),
             false => &[],

@@ -32,8 +32,7 @@ use url::{invalid, parse};
 
 /// Without the feature there are no such settings.
 #[cfg(not(feature = "tls-rustls"))]
-#[derive(Debug, Clone)]
-pub(crate) enum Tls {}
+pub(crate) type Tls = std::convert::Infallible;
 
 /// The settings of a connection. Not `Debug`: they contain the password.
 #[derive(Clone)]
