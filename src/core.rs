@@ -82,8 +82,6 @@ pub struct LockCore {
     freed: Lanes,
     /// The latest release was heard by others than this client.
     others_listen: bool,
-    /// When the timer of the queue has to fire.
-    turn_timer: Option<Time>,
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
@@ -112,7 +110,6 @@ impl LockCore {
             queue: Apart::default(),
             freed: Lanes::default(),
             others_listen: false,
-            turn_timer: None,
             counts: Counts::default(),
             latest: Time::START,
         }
@@ -133,7 +130,7 @@ impl LockCore {
     /// When the timer of an owner has to fire. `None`: it needs none.
     pub fn timer(&self, owner: OwnerKey) -> Option<Time> {
         let of_owner = self.owners.get(owner).and_then(|own| own.timer);
-        let of_queue = self.turn_timer.filter(|_| owner == OwnerKey::QUEUE);
+        let of_queue = self.queue.timer.filter(|_| owner == OwnerKey::QUEUE);
         of_owner.into_iter().chain(of_queue).min()
     }
 
@@ -441,8 +438,6 @@ impl LockCore {
         self.owners.visit(visitor);
         self.queue.visit(visitor);
         self.queue.settle();
-        let timer = self.turn_timer.iter_mut();
-        timer.for_each(|at| visitor.time(at));
         visitor.time(&mut self.latest);
     }
 }

@@ -418,7 +418,7 @@ impl Error {
     }
 
     /// Adds the name of the lock.
-    pub(crate) fn about(self, lock: &Arc<str>) -> Self {
+    pub(crate) fn about(self, lock: &str) -> Self {
         self.with_source(|source| cause::about(source, lock))
     }
 

@@ -72,9 +72,8 @@ pub(crate) use waiter::{NOT_IN_TIME, Wait, has_time};
 pub struct Lock<K = Unfenced> {
     client: Arc<ClientHandle>,
     kind: LockKind,
-    given: Arc<str>,
-    /// `None`: the name is invalid, and the methods that use it fail.
-    name: Option<Arc<LockName>>,
+    /// `Err`: the name is invalid, and the methods that use it fail.
+    name: Result<Arc<LockName>, Arc<str>>,
     lease: Option<Duration>,
     max_hold: Option<Duration>,
     owner: Option<Owner>,
@@ -123,11 +122,9 @@ impl From<FencedLock> for Lock {
 impl<K> Lock<K> {
     pub(crate) fn new(client: Arc<ClientHandle>, kind: LockKind, name: String) -> Self {
         let config = &client.shared().config;
-        let valid = client.shared().lock_name(kind, &name).ok();
-        let given = valid.as_ref().map(|valid| Arc::clone(valid.given()));
+        let valid = client.shared().lock_name(kind, &name);
         Self {
-            given: given.unwrap_or_else(|| name.into()),
-            name: valid.map(Arc::new),
+            name: valid.map(Arc::new).map_err(|_| name.into()),
             max_hold: config.max_hold,
             retry_for: config.retry_for,
             replicas: config.replicas,
@@ -145,7 +142,6 @@ impl<K> Lock<K> {
         Lock {
             client: Arc::clone(&self.client),
             kind: self.kind,
-            given: Arc::clone(&self.given),
             name: self.name.clone(),
             lease: self.lease,
             max_hold: self.max_hold,
@@ -181,7 +177,10 @@ impl<K> Lock<K> {
     /// # }
     /// ```
     pub fn name(&self) -> &str {
-        &self.given
+        match &self.name {
+            Ok(name) => name.given(),
+            Err(invalid) => invalid,
+        }
     }
 
     /// Returns this lock with a fixed lease instead of the watchdog: 10 milliseconds to ten years.
@@ -384,7 +383,7 @@ impl<K> Lock<K> {
                 return Err(if shared.is_closed() {
                     Error::Closed
                 } else {
-                    Error::not_held(&self.given, &shared.client_id, owner.thread.0)
+                    Error::not_held(self.name(), &shared.client_id, owner.thread.0)
                 });
             };
             let status = entry.status(hold);
@@ -473,7 +472,7 @@ verbs! {
 impl<K> fmt::Debug for Lock<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("name", &self.given)
+            .field("name", &self.name())
             .field("kind", &self.kind)
             .field("lease", &self.lease)
             .field("max_hold", &self.max_hold)

@@ -278,7 +278,7 @@ async fn check(members: &[Lock], wait: Wait) -> Result<(), Error> {
             })
         };
         let place = lock.on_runtime(asking).await;
-        place.map_err(|error| error.about(lock.given_name()))
+        place.map_err(|error| error.about(lock.name()))
     });
     let places = try_join_all(places).await?;
     let place = |lock: &Lock| {

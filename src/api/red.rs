@@ -273,7 +273,7 @@ impl RedLock {
         if failed.ended - failed.since < enough {
             return None;
         }
-        let none = || too_few(Operation::Acquiring, home.given_name());
+        let none = || too_few(Operation::Acquiring, home.name());
         let had_time = failed.ended - failed.began >= enough;
         self.outage(Wait::Never(None), Instant::now())
             .map(|(_, error)| error)

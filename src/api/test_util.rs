@@ -318,7 +318,7 @@ pub fn inspect_of(kind: LockKind, key: &str, with_clock: bool) -> Result<ScriptC
 /// The error of an acquire while the server cannot be reached.
 pub fn no_answer(lock: &str) -> Error {
     let cause = Cause::new(None, "not connected");
-    Error::no_answer(Operation::Acquiring, cause).about(&lock.into())
+    Error::no_answer(Operation::Acquiring, cause).about(lock)
 }
 
 /// A holder as [`Lock::inspect`](crate::Lock::inspect) returns it.

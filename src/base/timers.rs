@@ -198,6 +198,10 @@ impl<T: Timed> Inner<T> {
             let list = list.or_insert_with(|| std::mem::take(spare));
             let nth = u32::try_from(list.len()).unwrap_or_else(|_| unreachable!("it has no room"));
             let lock = Arc::downgrade(lock);
+            if list.len() == list.capacity() {
+                // Not by doubling: a beat may have a timer of each of a hundred thousand locks.
+                list.reserve_exact(list.len() / 4 + 4);
+            }
             list.push(Timer { lock, owner });
             self.of_owners += usize::from(owner != OwnerKey::QUEUE);
             TimerPlace { tick, nth }

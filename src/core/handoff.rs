@@ -35,7 +35,7 @@ impl LockCore {
             .filter(|acquire| acquire.id == pass.op)?;
         Some(ReleaseSend::Pass {
             to: Arc::clone(&receiver.field),
-            lease: acquire.lease,
+            lease: acquire.lease.into(),
         })
     }
 
@@ -217,7 +217,7 @@ impl OwnerState {
         let Some(acquire) = self.op.acquire_mut() else {
             return;
         };
-        let until = limit.min(local_deadline(sent_at, acquire.lease));
+        let until = limit.min(local_deadline(sent_at, acquire.lease.into()));
         // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
         if acquire.grant == Some(Grant::Revoked) {
             self.end_acquire(AfterAcquire::NotExecuted, cx);

@@ -1,12 +1,12 @@
 //! One hold: its lease, who releases it, and how it ended; the open holds of one owner; and the margins
 //! between a lease and its local deadline.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
 use super::values::{HoldId, LossReason, Rules, Time};
-use crate::core::small_map::SmallSet;
 
 /// How long a hold is promised to its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +68,10 @@ pub(super) struct HoldRecord {
 }
 
 impl HoldRecord {
+    fn is_guarded(&self) -> bool {
+        self.keeper == Keeper::Guard
+    }
+
     pub(super) fn valid_until(&self, deadline: Time) -> Time {
         earlier(self.policy.ends(), deadline)
     }
@@ -232,12 +236,40 @@ pub enum RenewOutcome {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Holds {
     holds: SmallVec<[HoldRecord; 1]>,
+    /// While there is more than one. A single one is looked at itself.
+    index: Option<Box<HoldIndex>>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct HoldIndex {
     /// How many have a guard.
     guarded: u32,
     /// How many the watchdog renews.
     renewed: u32,
     /// Those that have an end of their own.
-    ends: SmallSet<(Time, HoldId)>,
+    ends: BTreeSet<(Time, HoldId)>,
+}
+
+impl HoldIndex {
+    fn of(holds: &[HoldRecord]) -> Self {
+        let mut index = Self::default();
+        holds.iter().for_each(|hold| index.add(hold));
+        index
+    }
+
+    fn add(&mut self, hold: &HoldRecord) {
+        self.guarded += u32::from(hold.is_guarded());
+        self.renewed += u32::from(hold.policy.is_renewed());
+        let ends = hold.policy.ends();
+        self.ends.extend(ends.map(|at| (at, hold.id)));
+    }
+
+    fn remove(&mut self, hold: &HoldRecord) {
+        self.guarded -= u32::from(hold.is_guarded());
+        self.renewed -= u32::from(hold.policy.is_renewed());
+        let ends = hold.policy.ends();
+        ends.map(|at| self.ends.remove(&(at, hold.id)));
+    }
 }
 
 impl Holds {
@@ -255,23 +287,40 @@ impl Holds {
 
     /// How many have a guard.
     pub(super) fn guarded(&self) -> u32 {
-        self.guarded
+        match &self.index {
+            Some(index) => index.guarded,
+            None => self.iter().map(|hold| u32::from(hold.is_guarded())).sum(),
+        }
     }
 
-    /// How many the watchdog renews.
-    pub(super) fn renewed(&self) -> usize {
-        self.renewed as usize
+    /// Whether the watchdog renews any of them.
+    pub(super) fn any_renewed(&self) -> bool {
+        match &self.index {
+            Some(index) => index.renewed > 0,
+            None => self.iter().any(|hold| hold.policy.is_renewed()),
+        }
     }
 
     /// The earliest end of those that have one of their own.
     pub(super) fn first_end(&self) -> Option<Time> {
-        self.ends.first().map(|(at, _)| *at)
+        match &self.index {
+            Some(index) => index.ends.first().map(|(at, _)| *at),
+            None => self.iter().find_map(|hold| hold.policy.ends()),
+        }
     }
 
     /// Whether one of them may still be wanted after this instant.
     pub(super) fn outlast(&self, at: Time) -> bool {
-        let latest = self.ends.keys().next_back();
-        self.ends.len() < self.holds.len() || latest.is_some_and(|(end, _)| *end > at)
+        match &self.index {
+            Some(index) => {
+                let latest = index.ends.last();
+                index.ends.len() < self.len() || latest.is_some_and(|(end, _)| *end > at)
+            }
+            None => {
+                let mut ends = self.iter().map(|hold| hold.policy.ends());
+                ends.any(|end| end.is_none_or(|end| end > at))
+            }
+        }
     }
 
     pub(super) fn get(&self, id: HoldId) -> Option<&HoldRecord> {
@@ -279,13 +328,21 @@ impl Holds {
     }
 
     pub(super) fn push(&mut self, hold: HoldRecord) {
-        self.count(&hold);
+        if let Some(index) = &mut self.index {
+            index.add(&hold);
+        }
         self.holds.push(hold);
+        if self.index.is_none() && self.len() > 1 {
+            self.index = Some(Box::new(HoldIndex::of(&self.holds)));
+        }
     }
 
     pub(super) fn remove(&mut self, id: HoldId) -> Option<HoldRecord> {
         let hold = self.holds.remove(self.position(id)?);
-        self.uncount(&hold);
+        if let Some(index) = &mut self.index {
+            index.remove(&hold);
+        }
+        self.index.take_if(|_| self.holds.len() < 2);
         Some(hold)
     }
 
@@ -294,33 +351,21 @@ impl Holds {
         let Some(at) = self.position(id) else {
             return false;
         };
-        let mut hold = self.holds[at].clone();
-        self.uncount(&hold);
-        change(&mut hold);
-        self.count(&hold);
-        self.holds[at] = hold;
+        let hold = &mut self.holds[at];
+        match &mut self.index {
+            Some(index) => {
+                index.remove(hold);
+                change(hold);
+                index.add(hold);
+            }
+            None => change(hold),
+        }
         true
     }
 
     /// The inner holds end first, so they are looked for from the end.
     fn position(&self, id: HoldId) -> Option<usize> {
         self.holds.iter().rposition(|hold| hold.id == id)
-    }
-
-    fn count(&mut self, hold: &HoldRecord) {
-        self.guarded += u32::from(hold.keeper == Keeper::Guard);
-        self.renewed += u32::from(hold.policy.is_renewed());
-        if let Some(at) = hold.policy.ends() {
-            self.ends.insert((at, hold.id), ());
-        }
-    }
-
-    fn uncount(&mut self, hold: &HoldRecord) {
-        self.guarded -= u32::from(hold.keeper == Keeper::Guard);
-        self.renewed -= u32::from(hold.policy.is_renewed());
-        if let Some(at) = hold.policy.ends() {
-            self.ends.remove(&(at, hold.id));
-        }
     }
 }
 

@@ -245,19 +245,20 @@ impl LockCore {
         let unpolled = self.first_unpolled().map(|(at, _)| at);
         // While there is a reason for a timer, it is only set earlier.
         let kept = self
-            .turn_timer
+            .queue
+            .timer
             .filter(|_| others_wait || unpolled.is_some());
         // To move it back at each step would cost each pair of lock and unlock: it fires early, and is set again.
         let timer = [kept, turn_ends, unpolled].into_iter().flatten().min();
-        if timer != self.turn_timer {
-            self.turn_timer = timer;
+        if timer != self.queue.timer {
+            self.queue.timer = timer;
             out.timers.push(OwnerKey::QUEUE);
         }
     }
 
     pub(super) fn turn_timer_fired(&mut self, owner: OwnerKey) {
-        if owner == OwnerKey::QUEUE {
-            self.turn_timer = None;
+        if owner == OwnerKey::QUEUE && self.queue.timer.is_some() {
+            self.queue.timer = None;
         }
     }
 }

@@ -19,10 +19,8 @@
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
 //! ended it, or Redis refuses releases for good (a missing permission).
 
-use std::time::Duration;
-
 use super::queue::Order;
-use super::values::{LossReason, OpId, OwnerKey, Time, Token, WaiterId};
+use super::values::{LossReason, Nanos, OpId, OwnerKey, Time, Token, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -42,7 +40,7 @@ pub(super) struct Acquire {
     /// The count to go to.
     pub(super) target: u32,
     /// What is asked for: if the outcome stays unknown, the server frees the lock after this.
-    pub(super) lease: Duration,
+    pub(super) lease: Nanos,
     /// How often the owner had lost holds when it began.
     pub(super) losses: u16,
     /// A hold was released meanwhile, or its caller left: a release has to follow.

@@ -126,7 +126,7 @@ impl OwnerState {
     /// Until when there may be a lease of it at the server, unless nothing is held or under way.
     pub(super) fn may_last_until(&self, now: Time) -> Option<Time> {
         match &self.op {
-            Op::Acquire(acquire) => Some(now + acquire.lease.max(self.tenure.lease_max())),
+            Op::Acquire(acquire) => Some(now + self.tenure.lease_max().max(acquire.lease.into())),
             _ if self.tenure.is_held() => Some(now + self.tenure.lease_max()),
             Op::Release(release) => Some(release.give_up_at),
             Op::Idle => None,
@@ -188,7 +188,7 @@ impl OwnerState {
             waiter,
             order,
             target,
-            lease: terms.lease,
+            lease: terms.lease.into(),
             losses: self.tenure.losses(),
             then_release: false,
             is_reported: false,
@@ -235,7 +235,7 @@ impl OwnerState {
             // Redis may have a count that is too high, for as long as the lease that was asked for. The job says what
             // is left, and goes on until that lease is over.
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
-                self.tenure.note_possible_lease(acquire.lease);
+                self.tenure.note_possible_lease(acquire.lease.into());
                 self.release(cx);
                 if let Some(release) = self.op.release_mut() {
                     // A pass moves a field that is certainly there.

@@ -200,6 +200,8 @@ pub(super) struct Queue {
     pub(super) streak: Option<PassStreak>,
     /// The queue lets other processes go first until then.
     pub(super) yields_until: Option<Time>,
+    /// When the timer of the queue has to fire.
+    pub(super) timer: Option<Time>,
 }
 
 impl Empty for Queue {
@@ -212,6 +214,7 @@ impl Empty for Queue {
         readers_turn: Turn::NONE,
         streak: None,
         yields_until: None,
+        timer: None,
     };
 
     fn is_empty(&self) -> bool {
@@ -221,6 +224,7 @@ impl Empty for Queue {
             && self.readers_turn == Turn::NONE
             && self.streak.is_none()
             && self.yields_until.is_none()
+            && self.timer.is_none()
     }
 }
 
@@ -524,7 +528,7 @@ impl Queue {
         self.readers_turn.visit(visitor);
         let streak = self.streak.iter_mut();
         streak.for_each(|streak| visitor.time(&mut streak.since));
-        let until = self.yields_until.iter_mut();
+        let until = self.yields_until.iter_mut().chain(&mut self.timer);
         until.for_each(|at| visitor.time(at));
     }
 }

@@ -13,7 +13,7 @@ use super::hold::{
     HoldRecord, HoldSnapshot, Holds, Keeper, LeasePolicy, Loss, LostHold, LostHolds,
     lease_for_deadline, local_deadline,
 };
-use super::values::{HoldId, LossReason, Rules, Time};
+use super::values::{HoldId, LossReason, Nanos, Rules, Time};
 
 /// Where the renewal of an owner stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,8 +70,10 @@ pub(super) struct Tenure {
     /// Before the send of the last command that confirmed the lease.
     renewed_at: Time,
     /// The longest lease ever asked for: the server frees the lock after it by itself.
-    lease_max: Duration,
-    renewal: RenewalState,
+    lease_max: Nanos,
+    /// When a renewal that has no answer is repeated.
+    retry_at: Option<Time>,
+    in_flight: bool,
     /// Renewal is overdue, and that was said.
     warned: bool,
     /// Another server has taken over, which may have an older expiry than was promised.
@@ -97,8 +99,9 @@ impl Tenure {
             place: QueueSlot::None,
             place_wait: 0,
             renewed_at: now,
-            lease_max: Duration::ZERO,
-            renewal: RenewalState::Waiting,
+            lease_max: Nanos::ZERO,
+            retry_at: None,
+            in_flight: false,
             warned: false,
             behind: false,
             shared,
@@ -153,7 +156,7 @@ impl Tenure {
     }
 
     pub(super) fn lease_max(&self) -> Duration {
-        self.lease_max
+        self.lease_max.into()
     }
 
     pub(super) fn deadline(&self) -> Time {
@@ -178,7 +181,7 @@ impl Tenure {
 
     /// A lease may be at the server for which there is no answer.
     pub(super) fn note_possible_lease(&mut self, lease: Duration) {
-        self.lease_max = self.lease_max.max(lease);
+        self.lease_max = self.lease_max.max(lease.into());
     }
 
     /// Adds a hold whose lease counts from `sent_at`.
@@ -193,7 +196,7 @@ impl Tenure {
     ) {
         if self.holds.is_empty() {
             self.renewed_at = sent_at;
-            self.renewal = RenewalState::Waiting;
+            self.set_renewal(RenewalState::Waiting);
             self.replicas = replicas;
             // Its caller gets it only if they confirm this lease.
             self.confirm(sent_at, lease, replicas, rules);
@@ -238,7 +241,7 @@ impl Tenure {
         acknowledged: u32,
         rules: &Rules,
     ) -> bool {
-        self.lease_max = self.lease_max.max(lease);
+        self.note_possible_lease(lease);
         if acknowledged < self.replicas {
             return false;
         }
@@ -266,9 +269,7 @@ impl Tenure {
     fn confirmed_at(&mut self, sent_at: Time) {
         self.renewed_at = self.renewed_at.max(sent_at);
         self.warned = false;
-        if matches!(self.renewal, RenewalState::RetryAt(_)) {
-            self.renewal = RenewalState::Waiting;
-        }
+        self.retry_at = None;
     }
 
     /// Replicas have confirmed what was taken, or a fixed lease was extended: the end of the hold moves,
@@ -474,9 +475,7 @@ impl Tenure {
         self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
         visitor.time(&mut self.deadline);
         visitor.time(&mut self.renewed_at);
-        if let RenewalState::RetryAt(at) = &mut self.renewal {
-            visitor.time(at);
-        }
+        self.retry_at.iter_mut().for_each(|at| visitor.time(at));
     }
 
     /// Only whether it has moved since an acquire began is of interest.

@@ -171,6 +171,26 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A [`Duration`] in half the room: each held lock has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Nanos(u64);
+
+impl Nanos {
+    pub(super) const ZERO: Self = Self(0);
+}
+
+impl From<Duration> for Nanos {
+    fn from(time: Duration) -> Self {
+        Self(nanos(time))
+    }
+}
+
+impl From<Nanos> for Duration {
+    fn from(Nanos(nanos): Nanos) -> Self {
+        Self::from_nanos(nanos)
+    }
+}
+
 /// Goes through every number, token, instant and field of a core, for the explorer: states that differ only
 /// in those are the same to it.
 #[cfg(feature = "test-util")]

@@ -115,9 +115,9 @@ pub(super) fn lock(source: &Source) -> Option<&str> {
 }
 
 /// Adds the lock that the error is about.
-pub(super) fn about(source: Source, lock: &Arc<str>) -> Source {
+pub(super) fn about(source: Source, lock: &str) -> Source {
     Box::new(Cause {
-        lock: Some(Arc::clone(lock)),
+        lock: Some(lock.into()),
         ..known(source)
     })
 }

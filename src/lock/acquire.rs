@@ -89,7 +89,7 @@ impl<K> Lock<K> {
         if let Some(limit) = wait.deadline() {
             terms.wait = (limit - Instant::now()).min(terms.wait);
         }
-        let span = span!("acquire", lock = %self.given, %owner, kind = self.kind.unless_plain());
+        let span = span!("acquire", lock = %self.name(), %owner, kind = self.kind.unless_plain());
         let request = Request {
             entry: self.entry()?,
             owner: &owner,
@@ -145,7 +145,7 @@ impl<K> Lock<K> {
         measured.ended(&acquired);
         let _inside = InSpan::enter(span.as_deref());
         context.log(&request, &acquired);
-        acquired.map_err(|error| error.about(&self.given))
+        acquired.map_err(|error| error.about(self.name()))
     }
 
     /// Tries to take it. Also returns whether its server has answered meanwhile, this call or another one of its client.
@@ -179,12 +179,11 @@ impl<K> Lock<K> {
     /// The name, or what is wrong with it.
     pub(super) fn valid_name(&self) -> Result<Arc<LockName>, Error> {
         match &self.name {
-            Some(name) => Ok(Arc::clone(name)),
-            None => self
-                .client
-                .shared()
-                .lock_name(self.kind, &self.given)
-                .map(Arc::new),
+            Ok(name) => Ok(Arc::clone(name)),
+            Err(invalid) => {
+                let found = self.client.shared().lock_name(self.kind, invalid);
+                found.map(Arc::new)
+            }
         }
     }
 

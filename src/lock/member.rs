@@ -28,13 +28,9 @@ impl<K> Lock<K> {
         Ok(self.owned_by(&owner))
     }
 
-    pub(crate) fn given_name(&self) -> &Arc<str> {
-        &self.given
-    }
-
     /// Its key with the prefix. `None`: the name is not valid.
     pub(crate) fn key(&self) -> Option<&str> {
-        Some(self.name.as_ref()?.key())
+        Some(self.name.as_ref().ok()?.key())
     }
 
     pub(crate) fn is_of_client_of<M>(&self, other: &Lock<M>) -> bool {
@@ -143,7 +139,7 @@ impl<K> Lock<K> {
     /// Why its server cannot be asked about it now, if it cannot, for a call that waits so since then.
     pub(crate) fn outage(&self, wait: Wait, began: Instant) -> Option<Error> {
         let problem = self.entry().ok()?.outage(wait, began)?;
-        Some(send_error(problem, Operation::Acquiring).about(&self.given))
+        Some(send_error(problem, Operation::Acquiring).about(self.name()))
     }
 
     /// See [`Entry::catches_up`].
@@ -161,7 +157,7 @@ impl<K> Lock<K> {
     ) -> Option<Error> {
         let (entry, owner) = match (self.entry(), self.current_owner()) {
             (Ok(entry), Ok(owner)) => (entry, owner.key(self.kind.face())),
-            (Err(error), _) | (_, Err(error)) => return Some(error.about(&self.given)),
+            (Err(error), _) | (_, Err(error)) => return Some(error.about(self.name())),
         };
         if entry.peek(|core| core.is_excluded(owner)) {
             return None;
@@ -181,7 +177,7 @@ impl<K> Lock<K> {
                 self.entry()?.server_answers(owner).await
             };
             if let Err(error) = answers.await {
-                return error.about(&self.given);
+                return error.about(self.name());
             }
         }
     }
@@ -194,7 +190,7 @@ impl<K> Lock<K> {
                 .no_answer(Operation::Acquiring, NOT_IN_TIME),
             Err(error) => error,
         };
-        error.about(&self.given)
+        error.about(self.name())
     }
 
     /// Whether other owners of this client hold the lock or queue for it.

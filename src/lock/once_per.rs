@@ -82,7 +82,7 @@ impl<K: 'static> Lock<K> {
         };
         let value = kept.run(body).await?;
         let released = kept.end().await;
-        note_released(self.given_name(), &released);
+        note_released(self.name(), &released);
         settled(value, released).map(Some)
     }
 }

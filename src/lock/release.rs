@@ -433,7 +433,8 @@ impl ReleaseJob {
     }
 
     fn give_up(self, field: &str, error: &str) {
-        let lock = Arc::clone(self.entry.name.given());
+        let name = Arc::clone(&self.entry.name);
+        let lock = name.given();
         // The core first: it does not wait for a subscriber.
         drop(self);
         event!(WARN, %lock, owner = %field, %error, "background release failed: the lease frees the lock");

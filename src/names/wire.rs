@@ -4,6 +4,8 @@
 //! Values only, no I/O. No other file of this crate builds such a name. The names are those of Redisson 3.5.5
 //! to 4.7.0 (see `docs/protocol.md`). The unlock message, `0`, is in `lua/` and `redis/link.rs`.
 
+use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
@@ -14,8 +16,9 @@ use crate::kind::LockKind;
 /// A lock's name: as the user gave it, and as Redis has it.
 #[derive(Debug, Clone)]
 pub(crate) struct LockName {
-    given: Arc<str>,
+    /// With the prefix.
     key: Arc<str>,
+    prefix_bytes: u32,
     /// Made when it is first needed: a lock that is only held needs none.
     channel: OnceLock<Arc<str>>,
     /// `None`: a plain lock. Apart, so that those need no room for it.
@@ -51,7 +54,6 @@ impl LockName {
                 problem: "a lock name with its prefix has at most 65536 bytes",
             });
         }
-        let given: Arc<str> = given.into();
         let not_plain = (kind != LockKind::Plain).then(|| {
             let token = || braced("redisson_lock_token", &key).into();
             let token = kind.has_token().then(token);
@@ -65,14 +67,9 @@ impl LockName {
                 other_face: None,
             })
         });
-        let key = if prefix.is_empty() {
-            Arc::clone(&given)
-        } else {
-            key.into()
-        };
         let mut name = Self {
-            given,
-            key,
+            key: key.into(),
+            prefix_bytes: u32::try_from(prefix.len()).unwrap_or_default(),
             channel: OnceLock::new(),
             not_plain,
         };
@@ -109,8 +106,10 @@ impl LockName {
     }
 
     /// The name as the user gave it.
-    pub(crate) fn given(&self) -> &Arc<str> {
-        &self.given
+    pub(crate) fn given(&self) -> &str {
+        self.key
+            .get(self.prefix_bytes as usize..)
+            .unwrap_or_default()
     }
 
     /// The key of the lock: a hash, or the string of a string lock.
@@ -179,6 +178,35 @@ impl LockName {
     /// Builds the name of that channel without keeping it.
     pub(crate) fn channel_text(&self) -> String {
         channel_of_kind(self.kind(), &self.key)
+    }
+}
+
+/// A lock as the one with its key, whatever its kind.
+pub(crate) struct ByKey(pub(crate) Arc<LockName>);
+
+impl Borrow<str> for ByKey {
+    fn borrow(&self) -> &str {
+        self.0.key()
+    }
+}
+
+impl PartialEq for ByKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.key() == other.0.key()
+    }
+}
+
+impl Eq for ByKey {}
+
+impl PartialOrd for ByKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for ByKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.key().cmp(other.0.key())
     }
 }
 
@@ -359,7 +387,7 @@ mod tests {
     #[test]
     fn prefix_is_part_of_key_and_channel_but_not_of_the_given_name() {
         let name = LockName::new(LockKind::Plain, "app:", "a").expect("valid");
-        assert_eq!(&**name.given(), "a");
+        assert_eq!(name.given(), "a");
         assert_eq!(&**name.key(), "app:a");
         assert_eq!(&**name.channel(), "redisson_lock__channel:{app:a}");
     }

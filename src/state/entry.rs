@@ -14,7 +14,6 @@ mod unlocks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -30,7 +29,7 @@ use crate::core::{
     OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
 };
 use crate::error::{Error, Operation};
-use crate::names::wire::LockName;
+use crate::names::wire::{ByKey, LockName};
 use crate::redis::{Route, slot_of};
 use crate::state::driven::{Driven, Job};
 use crate::state::hold_status::HoldStatus;
@@ -45,13 +44,12 @@ pub(crate) use unlocks::BegunUnlock;
 pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Timers<Entry>,
-    pub(crate) table: Table<Entry>,
+    pub(crate) table: Table<Entry, ByKey>,
     /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
-    waiting_jobs: Mutex<BTreeMap<(u64, OwnerKey), Arc<Notify>>>,
+    waiting_jobs: Mutex<BTreeMap<(usize, OwnerKey), Arc<Notify>>>,
     /// Owners that leave the queue of a fair lock, by lock, while one of their jobs sends for all.
-    leavers: Mutex<BTreeMap<u64, Vec<Leaver>>>,
+    leavers: Mutex<BTreeMap<usize, Vec<Leaver>>>,
     pub(crate) driven: Arc<Driven>,
-    ids: AtomicU64,
     /// Makes the job of a release.
     release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
 }
@@ -70,14 +68,13 @@ impl Locks {
             waiting_jobs: Mutex::default(),
             leavers: Mutex::default(),
             driven: Arc::new(driven),
-            ids: AtomicU64::new(0),
             release_job,
         }
     }
 
     /// The entry of a lock, made if there is none. Fails while the name is in use as another kind of lock.
     pub(crate) fn get(self: &Arc<Self>, name: &Arc<LockName>) -> Result<Arc<Entry>, Error> {
-        let entry = self.table.get_or_insert_with(name.key(), || {
+        let entry = self.table.get_or_insert_with(ByKey(Arc::clone(name)), || {
             // Read under the table's mutex: `set_life` changes it before it goes through the table,
             // so an entry is either made with the new one or found there.
             let rules = Arc::clone(&self.shared.config.rules);
@@ -87,11 +84,9 @@ impl Locks {
                 _ => Discipline::Plain,
             };
             let core = LockCore::new(discipline, rules, self.shared.life());
-            let id = self.ids.fetch_add(1, Ordering::Relaxed);
             let state = Mutex::new(Facts::new(core));
             Entry {
                 locks: Arc::clone(self),
-                id,
                 name: Arc::clone(name),
                 latest: LatestAnswer::default(),
                 state,
@@ -130,21 +125,26 @@ pub(crate) struct Entry {
     /// Of a lock with two parts, that of one of them.
     pub(crate) name: Arc<LockName>,
     pub(crate) latest: LatestAnswer,
-    id: u64,
     state: Mutex<Facts>,
 }
 
 struct Facts {
     core: LockCore,
     /// The objects that the core's numbers stand for: holds and waiters.
-    holds: SmallMap<HoldId, Arc<HoldStatus>>,
+    holds: SmallMap<HoldId, HoldCells>,
     waiters: SmallMap<WaiterId, Arc<Notify>>,
-    /// Unlocks that wait for their outcome.
-    unlocks: SmallMap<HoldId, OutcomeCell>,
     /// Of timers that are set: see `timers.rs`.
     timers: SmallMap<OwnerKey, TimerPlace>,
     /// Itself, while the core remembers an owner.
     self_ref: Option<Arc<Entry>>,
+}
+
+#[derive(Default)]
+struct HoldCells {
+    /// Until it has ended.
+    status: Option<Arc<HoldStatus>>,
+    /// Of an unlock that waits for its outcome.
+    unlock: Option<OutcomeCell>,
 }
 
 impl Facts {
@@ -153,10 +153,27 @@ impl Facts {
             core,
             holds: SmallMap::default(),
             waiters: SmallMap::default(),
-            unlocks: SmallMap::default(),
             timers: SmallMap::default(),
             self_ref: None,
         }
+    }
+
+    fn status(&self, hold: HoldId) -> Option<&Arc<HoldStatus>> {
+        self.holds.get(&hold)?.status.as_ref()
+    }
+
+    /// Takes one of the objects of a hold out.
+    fn take_of<T>(
+        &mut self,
+        hold: HoldId,
+        take: impl FnOnce(&mut HoldCells) -> Option<T>,
+    ) -> Option<T> {
+        let cells = self.holds.get_mut(&hold)?;
+        let taken = take(cells);
+        if cells.status.is_none() && cells.unlock.is_none() {
+            self.holds.remove(&hold);
+        }
+        taken
     }
 }
 
@@ -176,6 +193,11 @@ impl Entry {
     /// The name, with the kind of which the holds of this owner are.
     pub(crate) fn name_of(&self, owner: OwnerKey) -> &LockName {
         self.name.of_face(owner.face)
+    }
+
+    /// Tells it apart from all others that exist.
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// The error for a hold of this owner that was lost.
@@ -265,12 +287,12 @@ impl Entry {
     fn record_facts(self: &Arc<Self>, state: &mut Facts, counted: Counts, deferred: &mut Deferred) {
         let effects = &deferred.effects;
         for (hold, valid_until) in &effects.over {
-            if let Some(status) = state.holds.get(hold) {
+            if let Some(status) = state.status(*hold) {
                 status.set_valid_until(*valid_until);
             }
         }
         for (hold, ending) in &effects.ended {
-            if let Some(status) = state.holds.remove(hold) {
+            if let Some(status) = state.take_of(*hold, |cells| cells.status.take()) {
                 status.set_ending(*ending);
                 deferred.ended.push(status);
             }
@@ -281,7 +303,7 @@ impl Entry {
             }
         }
         for (hold, outcome) in &effects.unlocked {
-            if let Some(unlock) = state.unlocks.remove(hold) {
+            if let Some(unlock) = state.take_of(*hold, |cells| cells.unlock.take()) {
                 deferred.unlocked.push((unlock, *outcome));
             }
         }
@@ -417,7 +439,11 @@ impl Entry {
         self.step_with(|state, now, out| {
             run(&mut state.core, now, out).map(|(hold, handed_over)| {
                 let status = Arc::new(HoldStatus::new(token.or(handed_over)));
-                state.holds.insert(hold, Arc::clone(&status));
+                let cells = HoldCells {
+                    status: Some(Arc::clone(&status)),
+                    ..HoldCells::default()
+                };
+                state.holds.insert(hold, cells);
                 (hold, status)
             })
         })
@@ -436,8 +462,8 @@ impl Entry {
     /// An owner leaves the queue with the next call. `Some`: the task that has it sends for all that join.
     pub(crate) fn join_leavers(self: &Arc<Self>, leaver: Leaver) -> Option<Sending> {
         let mut leavers = self.locks.leavers.lock();
-        let is_first = !leavers.contains_key(&self.id);
-        leavers.entry(self.id).or_default().push(leaver);
+        let is_first = !leavers.contains_key(&self.address());
+        leavers.entry(self.address()).or_default().push(leaver);
         is_first.then(|| Sending::new(self))
     }
 
@@ -472,7 +498,7 @@ impl Entry {
             failed
                 .filter_map(|(hold, outcome)| {
                     debug_assert_eq!(outcome, Unlocked::Failed);
-                    state.unlocks.remove(&hold)
+                    state.take_of(hold, |cells| cells.unlock.take())
                 })
                 .collect()
         });
@@ -487,7 +513,7 @@ impl Entry {
 
     /// The status of a hold that has not ended.
     pub(crate) fn status(&self, hold: HoldId) -> Option<Arc<HoldStatus>> {
-        self.state.lock().holds.get(&hold).cloned()
+        self.state.lock().status(hold).cloned()
     }
 
     /// Everything that is kept twice agrees, and the invariants hold.

@@ -106,11 +106,11 @@ const TARGETS: [Target; 32] = [
     Target::ratio("readers16", "rate of reads to Redisson", sample::READS, jvm::NAME, AtLeast(2.0)),
     Target::ratio("readers16", "rate of writes to Redisson", sample::WRITES, jvm::NAME, AtLeast(2.0)),
     Target::ratio("hold10k", "CPU to Redisson", sample::CPU, jvm::NAME, AtMost(0.25)),
-    Target::own("hold10k", "heap a lock, bytes", sample::HEAP, AtMost(1_024.0)),
+    Target::own("hold10k", "heap a lock, bytes", sample::HEAP, AtMost(700.0)),
     Target::own("hold10k", "RSS a lock, bytes", sample::RSS, AtMost(2_048.0)),
     Target::own("hold10k", "lost", sample::LOST, AtMost(0.0)),
     Target::ratio("hold50k", "CPU to Redisson", sample::CPU, jvm::NAME, AtMost(1.1)),
-    Target::own("hold50k", "heap a lock, bytes", sample::HEAP, AtMost(1_024.0)),
+    Target::own("hold50k", "heap a lock, bytes", sample::HEAP, AtMost(700.0)),
     Target::own("hold50k", "RSS a lock, bytes", sample::RSS, AtMost(2_048.0)),
     Target::own("hold50k", "lost", sample::LOST, AtMost(0.0)),
 ];

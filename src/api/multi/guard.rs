@@ -74,8 +74,11 @@ impl MultiGuard {
         let Self { hold, guards, .. } = self;
         let first = hold.loss();
         let unlocks = guards.into_iter().map(|guard| async {
-            let name = Arc::clone(guard.entry.name.given());
-            guard.unlock().await.map_err(|error| error.about(&name))
+            let name = Arc::clone(&guard.entry.name);
+            guard
+                .unlock()
+                .await
+                .map_err(|error| error.about(name.given()))
         });
         let failed = join_all(unlocks).await.into_iter().filter_map(Result::err);
         let mut failed: Vec<Error> = failed.collect();

@@ -254,7 +254,7 @@ async fn acquire(
     heard: &mut Heard,
 ) -> Result<MemberFound, Error> {
     let found = member.acquire_and_look(wait, stage).await;
-    let (taken, is_answer) = found.map_err(|error| error.about(member.given_name()))?;
+    let (taken, is_answer) = found.map_err(|error| error.about(member.name()))?;
     let Some(guard) = taken else {
         return Ok(MemberFound::Busy { is_answer });
     };

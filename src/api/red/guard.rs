@@ -150,7 +150,7 @@ impl RedGuard {
         doing: Operation,
     ) -> Result<(), Error> {
         let confirmed = first(calls, quorum(self.hold.quorum_hold.servers));
-        let none = || too_few(doing, self.home.given_name());
+        let none = || too_few(doing, self.home.name());
         let confirmed = async { confirmed.await.map_err(|error| error.unwrap_or_else(none)) };
         self.home.on_runtime(confirmed).await
     }

@@ -85,7 +85,7 @@ impl RedQueue {
         set.sort_unstable();
         // With quotes, so that no two sets have one name.
         let set = Arc::from(format!("{set:?}"));
-        QUEUES.get_or_insert_with(&set, || Self {
+        QUEUES.get_or_insert_with(Arc::clone(&set), || Self {
             set: Arc::clone(&set),
             turns: Arc::new(Semaphore::new(1)),
             owners: Mutex::default(),
@@ -171,7 +171,7 @@ impl RedQueue {
         let is_first = matches!(wait, Wait::Never(_)) && self.rounds.borrow().failed.is_none();
         match is_first || self.is_known_busy() {
             true => Ok(None),
-            false => Err(too_few(Operation::Acquiring, lock.given_name())),
+            false => Err(too_few(Operation::Acquiring, lock.name())),
         }
     }
 }
@@ -321,7 +321,7 @@ impl Drop for AskedServer {
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The error of a call that most of the servers have not answered.
-pub(super) fn too_few(doing: Operation, lock: &Arc<str>) -> Error {
+pub(super) fn too_few(doing: Operation, lock: &str) -> Error {
     let text = "fewer than a quorum of the servers have answered in time";
     Error::no_answer(doing, Cause::new(None, text)).about(lock)
 }

@@ -434,8 +434,7 @@ async fn ask((nth, member): (usize, Lock), own_for: Duration) -> (usize, MemberS
     let (asked_at, mut pauses) = (Instant::now(), member.pauses());
     let limit = asked_at + own_for;
     let is_ours = |holder: &HeldBy| is_field_of(member.client_id(), &holder.owner);
-    let failed =
-        |error: Error| MemberState::Failed(error.about(member.given_name()), Instant::now());
+    let failed = |error: Error| MemberState::Failed(error.about(member.name()), Instant::now());
     let member_state = loop {
         let found = lock
             .acquire_or_find(Wait::Never(None), CallStage::GoesOn)

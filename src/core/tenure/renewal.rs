@@ -6,6 +6,22 @@ use super::{LEASE_MIN, RenewalState, Tenure, lease_for_deadline, local_deadline}
 use crate::core::{RenewalAsk, Rules, Time};
 
 impl Tenure {
+    fn renewal(&self) -> RenewalState {
+        match self.retry_at {
+            Some(at) => RenewalState::RetryAt(at),
+            None if self.in_flight => RenewalState::InFlight,
+            None => RenewalState::Waiting,
+        }
+    }
+
+    pub(super) fn set_renewal(&mut self, state: RenewalState) {
+        self.in_flight = state == RenewalState::InFlight;
+        self.retry_at = match state {
+            RenewalState::RetryAt(at) => Some(at),
+            RenewalState::Waiting | RenewalState::InFlight => None,
+        };
+    }
+
     /// The lease that a renewal asks for; `None` if no hold is renewed.
     pub(super) fn renewal_lease(&self, now: Time, rules: &Rules) -> Option<Duration> {
         let renewed = self.holds.iter();
@@ -16,13 +32,13 @@ impl Tenure {
 
     /// Without a renewal by then a hold that is renewed is at risk.
     pub(super) fn at_risk_from(&self, rules: &Rules) -> Option<Time> {
-        let any = self.holds.renewed() > 0 || self.shared && self.is_held();
+        let any = self.holds.any_renewed() || self.shared && self.is_held();
         any.then(|| self.renewed_at + rules.watchdog_timeout * 2 / 3)
     }
 
     /// When the next renewal is due.
     pub(super) fn due_at(&self, rules: &Rules) -> Time {
-        match self.renewal {
+        match self.renewal() {
             RenewalState::RetryAt(at) => at,
             RenewalState::Waiting if self.only_pending() => self.deadline,
             RenewalState::Waiting | RenewalState::InFlight => {
@@ -42,7 +58,7 @@ impl Tenure {
         let expires = self.expires_at()?;
         let risk = self.at_risk_from(rules).filter(|_| !self.warned);
         let watched = risk.map_or(expires, |risk| risk.min(expires));
-        match self.renewal {
+        match self.renewal() {
             RenewalState::Waiting => {
                 Some(watched.min(rules.on_beat(self.due_at(rules), rules.slack())))
             }
@@ -56,7 +72,7 @@ impl Tenure {
 
     #[cfg(any(debug_assertions, feature = "test-util"))]
     pub(in crate::core) fn needs_timer(&self) -> bool {
-        self.is_held() && self.renewal != RenewalState::InFlight
+        self.is_held() && !self.in_flight
     }
 
     /// Whether it is time to say that the renewal is overdue. It is said once.
@@ -73,7 +89,7 @@ impl Tenure {
         rules: &Rules,
     ) -> Option<RenewalAsk> {
         let is_due = self.due_at(rules) <= now + rules.slack();
-        if self.renewal == RenewalState::InFlight || !is_due {
+        if self.in_flight || !is_due {
             return None;
         }
         self.renew_now(now, rules)
@@ -84,7 +100,7 @@ impl Tenure {
         if !self.is_held() {
             return None;
         }
-        self.renewal = RenewalState::InFlight;
+        self.set_renewal(RenewalState::InFlight);
         if self.only_pending() {
             return Some(RenewalAsk::Check);
         }
@@ -133,12 +149,12 @@ impl Tenure {
             // One that went to the former server may promise less.
             self.behind &= local_deadline(sent_at, self.certain(lease, rules)) < self.deadline;
         }
-        self.renewal = RenewalState::Waiting;
+        self.set_renewal(RenewalState::Waiting);
         self.confirmed_at(sent_at);
     }
 
     /// The renewal under way has no answer, or too few replicas have confirmed it: it is repeated soon.
     pub(in crate::core) fn not_renewed(&mut self, now: Time, rules: &Rules) {
-        self.renewal = RenewalState::RetryAt(now + rules.retry_after());
+        self.set_renewal(RenewalState::RetryAt(now + rules.retry_after()));
     }
 }

@@ -40,9 +40,9 @@ impl Sending {
     /// The next of them. `None`: there are no more, and the next one that joins sends.
     pub(crate) fn take(&mut self, max: usize) -> Option<Vec<Leaver>> {
         let mut leavers = self.entry.locks.leavers.lock();
-        let waiting = leavers.get_mut(&self.entry.id)?;
+        let waiting = leavers.get_mut(&self.entry.address())?;
         if waiting.is_empty() {
-            leavers.remove(&self.entry.id);
+            leavers.remove(&self.entry.address());
             self.is_over = true;
             return None;
         }
@@ -55,7 +55,9 @@ impl Drop for Sending {
     fn drop(&mut self) {
         // Its runtime has ended. Those that are left see it.
         if !self.is_over {
-            let left = self.entry.locks.leavers.lock().remove(&self.entry.id);
+            let mut leavers = self.entry.locks.leavers.lock();
+            let left = leavers.remove(&self.entry.address());
+            drop(leavers);
             drop(left);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
-use super::{Entry, Locks, Outcome};
+use super::{Entry, HoldCells, Locks, Outcome};
 use crate::core::{Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, WaiterId};
 
 /// The release that has begun with an unlock, whose job the caller drives, and its outcome. `Ok(None)`: the hold was
@@ -42,14 +42,15 @@ impl Entry {
             }
             // Its cell is there before the mutex is free, so that no outcome can be missed.
             let (cell, outcome) = oneshot::channel();
-            state.unlocks.insert(hold, cell);
+            let cells = state.holds.get_or_insert_with(hold, HoldCells::default);
+            cells.unlock = Some(cell);
             let begins = out.jobs.iter().position(|(of, _)| *of == owner);
             let release = begins.map(|nth| out.jobs.remove(nth).1);
             Ok(Some((release, outcome)))
         })?;
         if let Some((None, _)) = unlock {
             let waiting = self.locks.waiting_jobs.lock();
-            let job = waiting.get(&(self.id, owner)).cloned();
+            let job = waiting.get(&(self.address(), owner)).cloned();
             drop(waiting);
             job.iter().for_each(|job| job.notify_one());
         }
@@ -58,7 +59,7 @@ impl Entry {
 
     /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
     pub(crate) async fn joined(&self, owner: OwnerKey) {
-        let key = (self.id, owner);
+        let key = (self.address(), owner);
         let _registered = WaitingJob {
             locks: &self.locks,
             key,
@@ -78,7 +79,7 @@ impl Entry {
 /// A job that waits, until it is dropped.
 struct WaitingJob<'a> {
     locks: &'a Locks,
-    key: (u64, OwnerKey),
+    key: (usize, OwnerKey),
 }
 
 impl Drop for WaitingJob<'_> {
