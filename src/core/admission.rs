@@ -108,26 +108,28 @@ impl LockCore {
 
     /// Leaves the queue, whatever came of it.
     pub fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            let Some(waiter) = core.queue.remove(id) else {
-                return;
-            };
-            let owner = waiter.owner;
-            core.leave_place(now, owner, out);
-            if core.owners.get(owner).is_some_and(OwnerState::is_granted) {
-                core.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
+        self.step(now, out, |core, out| core.leave_now(now, id, out));
+    }
+
+    fn leave_now(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+        let Some(waiter) = self.queue.remove(id) else {
+            return;
+        };
+        let owner = waiter.owner;
+        self.leave_place(now, owner, out);
+        if self.owners.get(owner).is_some_and(OwnerState::is_granted) {
+            self.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
+        }
+        // Being woken for its owner came too late for this one, and must not end here.
+        if self.is_idle(owner) {
+            let own = [
+                self.queue.first_blocked(owner),
+                self.queue.first_ready(owner),
+            ];
+            for next in own.into_iter().flatten() {
+                out.wake(next);
             }
-            // Being woken for its owner came too late for this one, and must not end here.
-            if core.is_idle(owner) {
-                let own = [
-                    core.queue.first_blocked(owner),
-                    core.queue.first_ready(owner),
-                ];
-                for next in own.into_iter().flatten() {
-                    out.wake(next);
-                }
-            }
-        });
+        }
     }
 
     pub(super) fn note_reconnects(
@@ -309,7 +311,7 @@ impl LockCore {
     }
 
     /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
-    /// a job undoes it. Returns the token too, if the lock was handed over with one.
+    /// a job undoes it. Its call leaves the queue. Returns the token too, if the lock was handed over with one.
     pub fn taken(
         &mut self,
         now: Time,
@@ -376,6 +378,7 @@ impl LockCore {
             if by_itself {
                 core.queue.streak = None;
             }
+            core.leave_now(now, permit.waiter, out);
             Ok((hold, token))
         })
     }

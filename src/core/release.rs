@@ -289,7 +289,7 @@ impl LockCore {
         });
     }
 
-    /// The send of a release was answered.
+    /// The send of a release was answered. Returns whether anything is left to do for it.
     pub fn release_answered(
         &mut self,
         now: Time,
@@ -297,10 +297,10 @@ impl LockCore {
         op: OpId,
         answer: ReleaseAnswer,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         self.step(now, out, |core, out| {
             if !core.is_at_release(owner, op) {
-                return;
+                return false;
             }
             let mut freed = false;
             let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
@@ -313,7 +313,8 @@ impl LockCore {
                 core.note_freed();
                 core.end_streak(now, answer.others_listen);
             }
-        });
+            core.is_at_release(owner, op)
+        })
     }
 
     /// An attempt of a release has no answer, was refused, or could not be sent. The unlocks that were part of

@@ -281,7 +281,7 @@ impl AcquirePermit {
     ) -> Result<Option<Taken>, Error> {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold(token, |core, now, out| {
+        let taken = entry.step_to_hold((permit.waiter, token), |core, now, out| {
             step(core, now, permit, sent_at, out)
         });
         match taken {

@@ -366,11 +366,15 @@ impl ReleaseJob {
                 maybe_executed,
             } = match answer {
                 Ok((answer, count)) => {
-                    entry.step(|core, now, out| core.release_answered(now, owner, id, answer, out));
+                    self.open = entry
+                        .step(|core, now, out| core.release_answered(now, owner, id, answer, out));
                     if failed.take().is_some() {
                         self.reconciled(&field, count);
                     }
-                    continue;
+                    match self.open {
+                        true => continue,
+                        false => return,
+                    }
                 }
                 Err(error) => error,
             };

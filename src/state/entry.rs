@@ -423,6 +423,10 @@ impl Entry {
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
+        if self.state.lock().waiters.get(&id).is_none() {
+            // It has left with its hold.
+            return;
+        }
         // What it leaves behind is dropped when the mutex is free.
         let _left = self.step_with(|state, now, out| {
             state.core.leave(now, id, out);
@@ -430,10 +434,11 @@ impl Entry {
         });
     }
 
-    /// A step that may begin a hold, with a token unless it was handed over. Its status is there before anything can end it.
+    /// A step that may begin a hold, with a token unless it was handed over; then its call has left the queue. Its status is
+    /// there before anything can end it.
     pub(crate) fn step_to_hold<E>(
         self: &Arc<Self>,
-        token: Option<Token>,
+        (waiter, token): (WaiterId, Option<Token>),
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<(HoldId, Option<Token>), E>,
     ) -> Result<(HoldId, Arc<HoldStatus>), E> {
         self.step_with(|state, now, out| {
@@ -444,6 +449,8 @@ impl Entry {
                     ..HoldCells::default()
                 };
                 state.holds.insert(hold, cells);
+                // Its call has another reference, so nothing of it is dropped here.
+                state.waiters.remove(&waiter);
                 (hold, status)
             })
         })

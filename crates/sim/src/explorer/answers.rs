@@ -101,10 +101,12 @@ impl State {
                     Some(_) if sent.repeats.is_some() => Input::ReleaseGoneRepeated,
                     Some(_) => Input::ReleaseGone,
                 };
-                self.step(owner, input, |core, now, out| {
-                    core.release_answered(now, owner, job, answer, out);
+                let goes_on = self.step(owner, input, |core, now, out| {
+                    core.release_answered(now, owner, job, answer, out)
                 });
-                self.jobs.insert((owner, job));
+                if goes_on {
+                    self.jobs.insert((owner, job));
+                }
             }
             Sender::Renewal(owner, generation) => {
                 let Script::Renew { lease, .. } = sent.script else {
