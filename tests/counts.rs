@@ -201,3 +201,70 @@ fn of_a_lock_that_two_clients_want() {
     counts.at_most("hand-off", [(3.0, 4.0), (2.0, 3.5), (2.5, 3.0)]);
     counted.close(clients);
 }
+
+/// The message and the answer wake a thread each, and their caller. That its key has changed is reported to the waiter's
+/// connection too, and wakes nobody.
+#[test]
+fn of_a_waiter_that_hears_of_a_release() {
+    const WAITS: u64 = 100;
+    let counted = Counted::new(2);
+    let other = Builder::new_current_thread().enable_all().build();
+    let (other, url) = (other.expect("a runtime"), counted.server.url());
+    let connected = other.block_on(LockClient::connect(&url));
+    let clients = [counted.client(), connected.expect("the server answers")];
+    let [lock, others] = clients.each_ref().map(|client| client.lock("heard"));
+    let mut control = counted.server.control();
+    let scripts = control.calls("evalsha");
+    let polls = Arc::new(AtomicU64::new(0));
+    let (mut polled, mut unparks) = (0, 0);
+    for _ in 0..WAITS {
+        let held = other.block_on(others.lock()).expect("free");
+        let (waiter, (tell, told)) = (lock.clone(), std::sync::mpsc::channel());
+        let caller = Box::pin(async move {
+            tell.send(waiter.lock().await).expect("it is heard");
+        });
+        let polls_of_it = Arc::clone(&polls);
+        let task = Polled {
+            polls: polls_of_it,
+            caller,
+        };
+        counted.runtime.spawn(task);
+        eventually_still(|| {
+            (
+                clients[0].stats().waiting,
+                counted.unparks.load(Ordering::Relaxed),
+            )
+        });
+        let before = [&polls, &counted.unparks].map(|count| count.load(Ordering::Relaxed));
+        other.block_on(held.unlock()).expect("held");
+        let guard = told.recv().expect("it is told").expect("no outage");
+        let after = [&polls, &counted.unparks].map(|count| count.load(Ordering::Relaxed));
+        polled += after[0] - before[0];
+        unparks += after[1] - before[1];
+        counted.runtime.block_on(guard.unlock()).expect("held");
+    }
+    let of = |count: u64| count as f64 / WAITS as f64;
+    let counts = Counts {
+        polls: of(polled),
+        unparks: of(unparks),
+        scripts: of((control.calls("evalsha") - scripts) as u64),
+    };
+    // Two owners' pairs, and the attempt that has found the lock held.
+    counts.at_most("heard", [(2.0, 2.2), (2.0, 2.4), (5.0, 5.2)]);
+    let [waiter, holder] = clients;
+    counted.close([waiter]);
+    other.block_on(holder.close(test_support::ms(1_000)));
+}
+
+/// Waits until one waits, and no thread has been woken for a while.
+fn eventually_still(look: impl Fn() -> (usize, u64)) {
+    let mut before = look();
+    loop {
+        std::thread::sleep(test_support::ms(5));
+        let now = look();
+        if now.0 == 1 && now == before {
+            return;
+        }
+        before = now;
+    }
+}

@@ -4,8 +4,8 @@
 //! changed while the connection was down, so each new connection has all that is held over it looked at.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -22,11 +22,15 @@ pub(crate) struct Reports {
     lanes: usize,
     reported: Mutex<Reported>,
     notify: Notify,
+    /// Whether something is held under a key, or about to be.
+    is_held: OnceLock<Box<IsHeld>>,
     /// That a server does not report was said.
     is_refusal_known: AtomicBool,
     /// By the server of the latest connection that reports.
     track_whole_calls: AtomicBool,
 }
+
+type IsHeld = dyn Fn(&str) -> bool + Send + Sync;
 
 #[derive(Default)]
 struct Reported {
@@ -73,6 +77,17 @@ impl Reports {
             lanes,
             ..Self::default()
         }
+    }
+
+    /// From now on what is reported of keys under which nothing is held is dropped as it is read: each release of a lock is
+    /// reported to all who have waited for it, and would wake the renewal task of each.
+    pub(crate) fn set_held(&self, is_held: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        // It is set once.
+        _ = self.is_held.set(Box::new(is_held));
+    }
+
+    fn is_held(&self, key: &str) -> bool {
+        self.is_held.get().is_none_or(|is_held| is_held(key))
     }
 
     /// Whether connections of this number are to report.
@@ -191,8 +206,10 @@ impl LaneReports {
         match items.as_slice() {
             [Reply::Text(kind), about] if kind == "invalidate" => match about {
                 Reply::List(keys) => keys.iter().for_each(|key| match key {
-                    Reply::Text(key) if key.len() <= KEY_MAX => self.add(Some(key)),
-                    // No name of a lock.
+                    Reply::Text(key) if key.len() <= KEY_MAX && self.reports.is_held(key) => {
+                        self.add(Some(key));
+                    }
+                    // No name of a lock, or of none that matters.
                     _ => {}
                 }),
                 // The server has thrown everything away.
@@ -214,6 +231,7 @@ const KEY_MAX: usize = 64 << 10;
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use test_support::tokio;
 
     use super::*;
@@ -263,6 +281,17 @@ mod tests {
             (changed.keys.len(), changed.lanes),
             (0, BTreeSet::from([1]))
         );
+    }
+
+    #[tokio::test]
+    async fn what_is_reported_of_a_lock_that_is_not_held_is_dropped() {
+        let lane = reports_of(0);
+        lane.reports.set_held(|key| key == "held");
+        let report = |key| Reply::List(vec![text("invalidate"), Reply::List(vec![text(key)])]);
+        lane.read(&report("free"));
+        assert!(lane.reports.next().now_or_never().is_none());
+        lane.read(&report("held"));
+        assert!(lane.reports.next().await.keys.contains("held"));
     }
 
     #[tokio::test(start_paused = true)]
