@@ -22,7 +22,7 @@ pub(crate) struct Reports {
     lanes: usize,
     reported: Mutex<Reported>,
     notify: Notify,
-    /// Whether something is held under a key, or about to be.
+    /// Whether something is held under a key that was reported. Of what is about to be held this is remembered.
     is_held: OnceLock<Box<IsHeld>>,
     /// That a server does not report was said.
     is_refusal_known: AtomicBool,

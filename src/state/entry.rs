@@ -101,6 +101,12 @@ impl Locks {
         found.map(|entry| entry.of_kind(name)).transpose()
     }
 
+    /// Others have changed this key. Returns whether anything is held under it that is to be looked at.
+    pub(crate) fn note_report(&self, key: &str) -> bool {
+        let entry = self.table.find(key);
+        entry.is_some_and(|entry| entry.note_report())
+    }
+
     /// Locks that are remembered.
     pub(crate) fn len(&self) -> usize {
         self.table.len()
