@@ -510,7 +510,7 @@ async fn taken_over(announce: Announce) {
         _ => "SPUBLISH",
     };
     control.run(&[publish, &channel, "0"]);
-    // Whoever listens nowhere sleeps for a watchdog timeout. A connection that is replaced meanwhile takes two command
+    // A waiter that listens nowhere sleeps for a watchdog timeout. A connection that is replaced meanwhile takes two command
     // timeouts.
     woken(waiter, released, ms(3_000)).await;
     client.close(Duration::ZERO).await;
