@@ -543,8 +543,8 @@ impl LockClientBuilder {
         let in_use = move || locks.upgrade().is_some_and(|locks| locks.len() > 0);
         shared.redis.set_in_use(in_use);
         let locks = Arc::downgrade(&handle.locks);
-        let is_held = move |key: &str| locks.upgrade().is_some_and(|it| it.note_report(key));
-        shared.redis.reports().set_held(is_held);
+        let note = move |key: &str| locks.upgrade().is_some_and(|locks| locks.note_report(key));
+        shared.redis.reports().set_filter(note);
         shared.runtime.spawn(renewal::run(&handle.locks, stop));
         measure::describe();
         Ok(LockClient { handle })

@@ -257,6 +257,7 @@ impl LockCore {
     }
 
     pub(super) fn turn_timer_fired(&mut self, owner: OwnerKey) {
+        // An empty queue has none, and a write would make room for it.
         if owner == OwnerKey::QUEUE && self.queue.timer.is_some() {
             self.queue.timer = None;
         }

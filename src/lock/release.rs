@@ -371,10 +371,10 @@ impl ReleaseJob {
                     if failed.take().is_some() {
                         self.reconciled(&field, count);
                     }
-                    match self.open {
-                        true => continue,
-                        false => return,
+                    if self.open {
+                        continue;
                     }
+                    return;
                 }
                 Err(error) => error,
             };

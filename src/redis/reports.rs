@@ -22,15 +22,15 @@ pub(crate) struct Reports {
     lanes: usize,
     reported: Mutex<Reported>,
     notify: Notify,
-    /// Whether something is held under a key that was reported. Of what is about to be held this is remembered.
-    is_held: OnceLock<Box<IsHeld>>,
+    filter: OnceLock<Box<Filter>>,
     /// That a server does not report was said.
     is_refusal_known: AtomicBool,
     /// By the server of the latest connection that reports.
     track_whole_calls: AtomicBool,
 }
 
-type IsHeld = dyn Fn(&str) -> bool + Send + Sync;
+/// Notes that a key was changed, and returns whether it is to be looked at.
+type Filter = dyn Fn(&str) -> bool + Send + Sync;
 
 #[derive(Default)]
 struct Reported {
@@ -79,15 +79,15 @@ impl Reports {
         }
     }
 
-    /// From now on what is reported of keys under which nothing is held is dropped as it is read: each release of a lock is
-    /// reported to all who have waited for it, and would wake the renewal task of each.
-    pub(crate) fn set_held(&self, is_held: impl Fn(&str) -> bool + Send + Sync + 'static) {
+    /// Sets what is asked about each key as its report is read: a release is reported to every connection over which a call
+    /// waits for the lock, and would wake the renewal task of each client.
+    pub(crate) fn set_filter(&self, filter: impl Fn(&str) -> bool + Send + Sync + 'static) {
         // It is set once.
-        _ = self.is_held.set(Box::new(is_held));
+        _ = self.filter.set(Box::new(filter));
     }
 
-    fn is_held(&self, key: &str) -> bool {
-        self.is_held.get().is_none_or(|is_held| is_held(key))
+    fn passes(&self, key: &str) -> bool {
+        self.filter.get().is_none_or(|passes| passes(key))
     }
 
     /// Whether connections of this number are to report.
@@ -206,10 +206,10 @@ impl LaneReports {
         match items.as_slice() {
             [Reply::Text(kind), about] if kind == "invalidate" => match about {
                 Reply::List(keys) => keys.iter().for_each(|key| match key {
-                    Reply::Text(key) if key.len() <= KEY_MAX && self.reports.is_held(key) => {
+                    Reply::Text(key) if key.len() <= KEY_MAX && self.reports.passes(key) => {
                         self.add(Some(key));
                     }
-                    // No name of a lock, or of none that matters.
+                    // No name of a lock, or none of interest.
                     _ => {}
                 }),
                 // The server has thrown everything away.
@@ -286,7 +286,7 @@ mod tests {
     #[tokio::test]
     async fn what_is_reported_of_a_lock_that_is_not_held_is_dropped() {
         let lane = reports_of(0);
-        lane.reports.set_held(|key| key == "held");
+        lane.reports.set_filter(|key| key == "held");
         let report = |key| Reply::List(vec![text("invalidate"), Reply::List(vec![text(key)])]);
         lane.read(&report("free"));
         assert!(lane.reports.next().now_or_never().is_none());

@@ -429,8 +429,8 @@ impl Entry {
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
+        // A call that has its hold has left with that.
         if self.state.lock().waiters.get(&id).is_none() {
-            // It has left with its hold.
             return;
         }
         // What it leaves behind is dropped when the mutex is free.

@@ -44,7 +44,7 @@ struct Waiting {
 }
 
 impl Looks {
-    /// Others have changed these. What is not held here is of no interest.
+    /// Others have changed these. What is not held here, or not any more, is of no interest.
     pub(super) fn add(&mut self, locks: &Locks, changed: Changed) {
         self.lanes.extend(changed.lanes);
         for name in changed.keys {
