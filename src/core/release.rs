@@ -384,15 +384,29 @@ impl OwnerState {
         let Some(release) = self.op.release_mut() else {
             return false;
         };
-        let Some(Sent { target, leaves, .. }) = release.sent.take() else {
+        let Some(Sent {
+            target,
+            in_time,
+            leaves,
+        }) = release.sent.take()
+        else {
             return false;
         };
         if leaves {
             self.tenure.place = QueueSlot::None;
         }
+        let gone = match gone {
+            // Sent after the lease: that may be why, or an earlier send as late, after a renewal without an answer.
+            Some(LossReason::Gone | LossReason::Taken) if !in_time => Some(LossReason::NotRenewed),
+            gone => gone,
+        };
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
-            Some(LossReason::Gone | LossReason::Taken) if release.maybe_freed => Unlocked::Released,
+            Some(LossReason::Gone | LossReason::Taken | LossReason::NotRenewed)
+                if release.maybe_freed =>
+            {
+                Unlocked::Released
+            }
             Some(reason) => Unlocked::Lost(reason),
             None => Unlocked::Released,
         };
