@@ -138,13 +138,13 @@ impl State {
             else {
                 continue;
             };
-            // It was taken or renewed.
+            // It was taken or renewed; taken also where a release was refused, so that its count stays as it was.
             let of_field = (key.clone(), field.clone());
             self.promotions.doubted.insert(of_field.clone());
             let counts = keyspace
                 .holder(key)
                 .is_some_and(|(holder, _)| holder == field);
-            if before != after && !counts {
+            if !counts {
                 self.promotions.taken_away.insert(of_field, Instant::now());
             }
         }
