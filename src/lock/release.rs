@@ -366,6 +366,7 @@ impl ReleaseJob {
                 maybe_executed,
             } = match answer {
                 Ok((answer, count)) => {
+                    entry.latest.reached();
                     self.open = entry
                         .step(|core, now, out| core.release_answered(now, owner, id, answer, out));
                     if failed.take().is_some() {

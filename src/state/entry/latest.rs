@@ -8,8 +8,8 @@ use crate::core::Time;
 /// What became of the latest attempt of any call of this client, so that a call which was never sent can tell a holder
 /// from an outage.
 ///
-/// When the server has last said whether the lock is held, in nanoseconds, with one attempt in the lowest bit that has failed
-/// since: each lock that is held has room for it.
+/// When the server has last said whether the lock is held, in nanoseconds; the lowest bit says that an attempt has failed
+/// since, and no release was answered after it. Each lock that is held has room for it.
 #[derive(Default)]
 pub(crate) struct LatestAnswer(AtomicU64);
 
@@ -25,6 +25,11 @@ impl LatestAnswer {
     /// An attempt was not answered, or refused for a while.
     pub(crate) fn failed(&self) {
         self.0.fetch_or(FAILED, Ordering::Relaxed);
+    }
+
+    /// The server has answered a release: it was reached since, and has not said who holds the lock now.
+    pub(crate) fn reached(&self) {
+        self.0.fetch_and(!FAILED, Ordering::Relaxed);
     }
 
     /// When it has last said so.
@@ -62,6 +67,10 @@ mod tests {
             assert!(!latest.has_failed());
             latest.failed();
             assert!(latest.answered_since(at(nanos)) && latest.has_failed());
+            latest.reached();
+            assert!(latest.answered_since(at(nanos)) && !latest.answered_since(at(nanos + 3)));
+            assert!(!latest.has_failed());
+            latest.failed();
         }
     }
 }
