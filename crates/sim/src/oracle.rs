@@ -272,11 +272,13 @@ impl Oracle {
             .filter(|(nth, _)| state.unconfirmed.contains(nth))
             .any(|(_, id)| is_field_of(id, field));
         let of = (key.to_owned(), field.to_owned());
-        // No release gives up without a fault.
+        // No release gives up without a fault, unless answers take too long at times.
+        let always_in_time = |terms: &Terms| terms.answers_in_time;
+        let always_in_time = state.terms.as_ref().is_some_and(always_in_time);
         let prolonged = state.prolonged.get(&of);
         of_unconfirmed
             || state.lingering.contains(&of)
-            || prolonged.is_some_and(|since| state.calm_since >= *since)
+            || prolonged.is_some_and(|since| !always_in_time || state.calm_since >= *since)
     }
 
     /// Open holds by key and field, lost ones excluded.
