@@ -137,9 +137,14 @@ const CANNOT_BE: &[Unreached] = &[
             I::Claim,
             I::ExtendLost,
             I::LeaseOver,
-            I::NotRenewed,
             I::MaxHold,
         ],
+        "nothing is held",
+    ),
+    // A release that is sent after the lease finds that too.
+    (
+        &[R::Lost, R::Alone, R::AloneThenRelease, R::WaitsReleasing],
+        &[I::NotRenewed],
         "nothing is held",
     ),
     (
