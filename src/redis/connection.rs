@@ -22,7 +22,7 @@ pub(super) use failed::{Failed, connect_error, explained};
 pub(super) use pushes::PushReceiver;
 #[cfg(feature = "test-util")]
 pub(crate) use reply_path::check_reply_path;
-pub(super) use requests::{AnswerCallback, Replying};
+pub(super) use requests::{AnswerCallback, AnswerLimits};
 pub(super) use shared::Connection;
 pub(super) use task::Task;
 

@@ -146,12 +146,7 @@ pub enum ConnectionError {
     /// The server refused.
     Refused(Box<Refusal>),
     /// Nothing of it was written, and nothing will be.
-    NotSent {
-        /// The event before it.
-        why: String,
-        /// That was the end of the connection.
-        has_ended: bool,
-    },
+    NotSent(String),
     /// No answer in time.
     Timeout(String),
     /// The connection is gone, or was never there.
@@ -234,9 +229,7 @@ impl ConnectionError {
     pub(crate) fn into_cause(self, server: &Arc<str>) -> Box<Cause> {
         match self {
             Self::Refused(refusal) => Cause::refused(server, refusal.kind, refusal.text),
-            Self::NotSent { why: text, .. } | Self::Timeout(text) | Self::Lost(text) => {
-                Cause::at(server, text)
-            }
+            Self::NotSent(text) | Self::Timeout(text) | Self::Lost(text) => Cause::at(server, text),
             Self::NoSockets => Cause::at(server, self.to_string()),
         }
     }
@@ -246,7 +239,7 @@ impl fmt::Display for ConnectionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused(refusal) => &refusal.text,
-            Self::NotSent { why: text, .. } | Self::Timeout(text) | Self::Lost(text) => text,
+            Self::NotSent(text) | Self::Timeout(text) | Self::Lost(text) => text,
             Self::NoSockets => "the runtime has no sockets",
         })
     }

@@ -105,7 +105,6 @@ pub(super) enum Phase {
     Asked {
         lane: LaneId,
         number: u64,
-        at: Instant,
     },
     Confirmed(LaneId),
     /// The command that ends the subscription is about to be sent. Those who come meanwhile want it again afterwards.
@@ -326,8 +325,7 @@ impl Channels {
             listed.remove(part);
             return None;
         }
-        let at = Instant::now();
-        channel.phase = Phase::Asked { lane, number, at };
+        channel.phase = Phase::Asked { lane, number };
         listed.requests = number;
         listed.wanted.remove(part);
         Some(number)
@@ -447,19 +445,11 @@ impl Channels {
         self.changed.notify_one();
     }
 
-    /// Whether channels are subscribed to over a connection, or about to be; and since when one of them is not confirmed.
-    pub(in crate::redis) fn use_of(&self, lane: LaneId) -> (bool, Option<Instant>) {
+    /// Whether channels are subscribed to over a connection, or about to be.
+    pub(in crate::redis) fn uses(&self, lane: LaneId) -> bool {
         let listed = self.listed.lock();
-        let (mut is_used, mut asked_at) = (false, None);
-        for (_, channel) in listed.each() {
-            if channel.phase.lane() == Some(lane) {
-                is_used = true;
-                if let Phase::Asked { at, .. } = channel.phase {
-                    asked_at = Some(asked_at.map_or(at, |known: Instant| known.min(at)));
-                }
-            }
-        }
-        (is_used, asked_at)
+        let mut all = listed.each();
+        all.any(|(_, channel)| channel.phase.lane() == Some(lane))
     }
 
     /// There is a message on a channel.

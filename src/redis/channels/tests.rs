@@ -323,19 +323,17 @@ async fn a_classic_channel_is_elsewhere_unless_that_takes_too_long() {
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_in_use_while_channels_are_asked_for_or_confirmed_there() {
     let scene = Scene::classic();
-    assert_eq!(scene.0.use_of(HERE), (false, None));
+    assert!(!scene.0.uses(HERE));
     let (listener, wanted) = scene.joins();
-    assert_eq!(scene.0.use_of(HERE), (false, None));
-    let asked_at = Instant::now();
+    assert!(!scene.0.uses(HERE));
     let number = scene.asks(&wanted[0].part);
-    assert_eq!(scene.0.use_of(HERE), (true, Some(asked_at)));
-    assert_eq!(scene.0.use_of(THERE), (false, None));
+    assert_eq!([HERE, THERE].map(|lane| scene.0.uses(lane)), [true, false]);
     scene.0.confirmed(&wanted[0].part, number);
-    assert_eq!(scene.0.use_of(HERE), (true, None));
+    assert!(scene.0.uses(HERE));
     assert_eq!(scene.0.own_listeners("c"), 1);
     drop(listener);
     scene.0.end();
-    assert_eq!(scene.0.use_of(HERE), (false, None));
+    assert!(!scene.0.uses(HERE));
 }
 
 #[tokio::test(start_paused = true)]

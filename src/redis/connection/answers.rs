@@ -170,18 +170,23 @@ impl ReplyChecker {
         self.created_at + Duration::from_micros(micros)
     }
 
-    /// A command is sent now. Returns whether there was one without a reply for this long; then that counts from now.
+    /// A command is sent now.
+    pub(in crate::redis) fn note_begun(&self, now: u64) {
+        for since in [&self.waits_since, &self.busy_since] {
+            _ = since.compare_exchange(NEVER, now, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether there was always a command without a reply for this long; then that counts from now.
     pub(in crate::redis) fn is_long_busy(&self, now: u64, long: u64) -> bool {
-        let relaxed = Ordering::Relaxed;
-        _ = self
-            .waits_since
-            .compare_exchange(NEVER, now, relaxed, relaxed);
-        let begun = self
-            .busy_since
-            .compare_exchange(NEVER, now, relaxed, relaxed);
-        let is_long = begun.is_err_and(|since| since.saturating_add(long) <= now);
+        let since = self.busy_since.load(Ordering::Relaxed);
+        let is_long = since.saturating_add(long) <= now;
         if is_long {
-            self.busy_since.store(now, relaxed);
+            // Unless it has been idle since.
+            let relaxed = Ordering::Relaxed;
+            _ = self
+                .busy_since
+                .compare_exchange(since, now, relaxed, relaxed);
         }
         is_long
     }

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::AsyncWrite as _;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::io::poll_read_buf;
 
@@ -21,7 +21,7 @@ use super::answers::Answer;
 use super::failed::HUNG_UP;
 use super::pushes::PushReceiver;
 use super::replies::{Arrived, Replies};
-use super::requests::{Answers, Command, Requests};
+use super::requests::{Answers, Awaited, Command, Requests};
 use super::stream::failed;
 use crate::base::runtime::isolated;
 use crate::redis::transport::{ByteStream, ConnectionError};
@@ -35,6 +35,8 @@ pub(super) struct DriverShared {
     /// Locked by the reader while it answers the callers of replies that have arrived together.
     answering: Mutex<()>,
     pushes: OnceLock<PushReceiver>,
+    /// Notified when a request is the first after a while: somebody is to look at its limits.
+    used: Notify,
 }
 
 #[derive(Default)]
@@ -53,27 +55,36 @@ impl DriverShared {
     /// Hands commands over: they are written one directly after the other. With nothing else under way there is no
     /// company to wait for, and this call writes them. It also writes when enough has come together for the server to
     /// work on while other tasks go on; otherwise the writer does, with those of all tasks that are ready.
-    pub(super) fn add<const N: usize>(
+    ///
+    /// `Err`: they keep their completions.
+    pub(super) fn hand_over(
         &self,
-        commands: [Command<'_>; N],
+        commands: &mut [Command<'_>],
         deadline: Instant,
-    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+    ) -> Result<(), ConnectionError> {
         // The reader may be answering many callers. If each of them on another thread wrote as soon as it was woken,
         // that thread would sleep in between. Only for a moment, because a waker may call this itself, or take its time.
         drop(self.answering.try_lock_for(ANSWERING_MAX));
         let mut requests = self.requests.lock();
         let is_alone = requests.is_idle();
-        let added = requests.add(commands, deadline)?;
+        let is_to_be_looked_at = requests.enter(commands, deadline)?;
+        self.write(requests, is_alone);
+        if is_to_be_looked_at {
+            self.used.notify_one();
+        }
+        Ok(())
+    }
+
+    fn write(&self, mut requests: MutexGuard<'_, Requests>, is_alone: bool) {
         let mut socket = self.socket.lock();
         let writes_now = is_alone || (!socket.is_full && requests.should_flush());
         let Some(writer) = socket.writer.clone() else {
             // The first poll of the writer finds them.
-            return Ok(added);
+            return;
         };
         if !writes_now {
             drop((requests, socket));
-            writer.wake();
-            return Ok(added);
+            return writer.wake();
         }
         let written = socket.write(&mut requests, &mut Context::from_waker(&writer));
         match written {
@@ -92,7 +103,43 @@ impl DriverShared {
                 }
             }
         }
-        Ok(added)
+    }
+
+    /// Hands commands over, and returns what gets their answers.
+    pub(super) fn add<const N: usize>(
+        &self,
+        mut commands: [Command<'_>; N],
+        deadline: Instant,
+    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        let replies = commands.each_mut().map(Command::receiver);
+        self.hand_over(&mut commands, deadline)?;
+        Ok(replies)
+    }
+
+    /// Ends the wait for answers whose time is over, while there are any, and calls `looked` after each look with whether
+    /// one of them casts doubt on the connection. Never ready.
+    pub(super) async fn keep_limits(&self, every: Duration, looked: impl Fn(bool)) {
+        loop {
+            self.used.notified().await;
+            loop {
+                let now = Instant::now();
+                let (look, late) = {
+                    let mut requests = self.requests.lock();
+                    (requests.look(now), requests.take_answers())
+                };
+                late.send();
+                looked(look.is_doubtful);
+                if look.is_over {
+                    break;
+                }
+                let next = look.next.unwrap_or(now + every);
+                tokio::time::sleep_until(next.min(now + every)).await;
+            }
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.requests.lock().has_ended()
     }
 
     /// Sets the receiver of the server's pushes.
@@ -120,7 +167,7 @@ impl DriverShared {
                     };
                     answering.get_or_insert_with(|| self.answering.lock());
                     let awaited = self.requests.lock().next_awaited(&answer)?;
-                    awaited.reply(answer)?;
+                    self.answer(awaited, answer)?;
                     continue;
                 }
             };
@@ -128,14 +175,30 @@ impl DriverShared {
             answering = None;
             let confirmed = self.requests.lock().next_confirmed(&push);
             match confirmed {
-                Some(awaited) => awaited.reply(Ok(push))?,
+                Some(awaited) => self.answer(awaited, Ok(push))?,
                 None => isolated(|| pushes.read(push)),
             }
         }
         Ok(())
     }
 
-    fn end(&self, why: &ConnectionError) {
+    /// `Err`: the connection has ended, as the caller that has the answer may see.
+    fn answer(&self, awaited: Awaited, reply: Answer) -> Result<(), ConnectionError> {
+        match awaited.judged(reply) {
+            Ok(answer) => {
+                awaited.answer(answer);
+                Ok(())
+            }
+            Err(why) => {
+                self.end(&why);
+                awaited.answer(Err(why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    /// The connection has ended, with this for those who wait.
+    pub(super) fn end(&self, why: &ConnectionError) {
         let mut requests = self.requests.lock();
         let closed = self.socket.lock().close(&mut requests, why);
         drop(requests);
@@ -334,7 +397,7 @@ fn note(known: &mut Option<Waker>, waker: &Waker) {
     }
 }
 
-fn lost(why: &str) -> ConnectionError {
+pub(super) fn lost(why: &str) -> ConnectionError {
     ConnectionError::Lost(why.to_owned())
 }
 

@@ -5,9 +5,7 @@
 //! next. A request of which nothing was accepted by its deadline is taken back, and is never written.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tokio::sync::oneshot;
@@ -16,44 +14,7 @@ use tokio::time::Instant;
 use crate::base::runtime::isolated;
 use crate::error::{Denied, RefusalKind, RefusedKind};
 use crate::redis::connection::answers::{Answer, ExpectedReply, ReplyChecker};
-use crate::redis::transport::{Arg, BoxFuture, ConnectionError, Reply};
-
-/// The reply to a command that was handed over, or to be. Dropped, the command is executed all the same.
-pub(in crate::redis) enum Replying {
-    Awaited(oneshot::Receiver<Answer>),
-    /// It was not handed over.
-    Refused(Option<ConnectionError>),
-    /// The first poll hands it over.
-    Boxed(BoxFuture<'static, Answer>),
-}
-
-impl From<oneshot::Receiver<Answer>> for Replying {
-    fn from(reply: oneshot::Receiver<Answer>) -> Self {
-        Self::Awaited(reply)
-    }
-}
-
-impl From<ConnectionError> for Replying {
-    fn from(why: ConnectionError) -> Self {
-        Self::Refused(Some(why))
-    }
-}
-
-impl Future for Replying {
-    type Output = Answer;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer> {
-        let closed = || ConnectionError::Lost("the connection was closed".to_owned());
-        match &mut *self {
-            Self::Awaited(reply) => {
-                let reply = ready!(Pin::new(reply).poll(context));
-                Poll::Ready(reply.unwrap_or_else(|_| Err(closed())))
-            }
-            Self::Refused(why) => Poll::Ready(Err(why.take().unwrap_or_else(closed))),
-            Self::Boxed(reply) => reply.as_mut().poll(context),
-        }
-    }
-}
+use crate::redis::transport::{Arg, ConnectionError, Reply};
 
 /// A command, and what is expected of its reply. `None`: anything.
 pub(super) struct Command<'a> {
@@ -61,8 +22,8 @@ pub(super) struct Command<'a> {
     pub(super) args: &'a [Arg],
     pub(super) expected: Option<ExpectedReply>,
     pub(super) form: AnswerForm,
-    /// Called with the answer, if no caller waits for it.
-    pub(super) told: Option<AnswerCallback>,
+    pub(super) limits: AnswerLimits,
+    pub(super) completion: Completion,
 }
 
 impl<'a> Command<'a> {
@@ -72,13 +33,50 @@ impl<'a> Command<'a> {
             args,
             expected: None,
             form: AnswerForm::ByReply,
-            told: None,
+            limits: AnswerLimits::default(),
+            completion: Completion::Nothing,
         }
+    }
+
+    /// Returns what gets the answer.
+    pub(super) fn receiver(&mut self) -> oneshot::Receiver<Answer> {
+        let (answer, reply) = oneshot::channel();
+        self.completion = Completion::Future(answer);
+        reply
     }
 }
 
-/// Called with an answer by the reader of the connection, before it reads on: it waits for nothing.
-pub(in crate::redis) type AnswerCallback = Arc<dyn Fn(Answer) + Send + Sync>;
+/// How long an answer is waited for. `None`: for as long as the connection lives.
+#[derive(Clone, Copy, Default)]
+pub(in crate::redis) struct AnswerLimits {
+    /// From then on there is none; if one comes, it keeps its place among the others.
+    pub(in crate::redis) until: Option<Instant>,
+    /// Without one by then the connection is doubted.
+    pub(in crate::redis) doubt_at: Option<Instant>,
+}
+
+/// What is done with an answer, once.
+#[derive(Default)]
+pub(in crate::redis) enum Completion {
+    #[default]
+    Nothing,
+    /// Its receiver may have gone.
+    Future(oneshot::Sender<Answer>),
+    Callback(AnswerCallback),
+}
+
+/// Called by what ends the wait for an answer, most often by the reader before it reads on: it waits for nothing.
+pub(in crate::redis) type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
+
+impl Completion {
+    pub(in crate::redis) fn complete(self, answer: Answer) {
+        isolated(|| match self {
+            Self::Nothing => {}
+            Self::Future(receiver) => _ = receiver.send(answer),
+            Self::Callback(callback) => callback(answer),
+        });
+    }
+}
 
 /// How a server answers a command.
 pub(super) enum AnswerForm {
@@ -168,17 +166,30 @@ pub(super) struct Requests {
     judge: Option<Arc<ReplyChecker>>,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
+    /// Somebody looks at the limits of the answers.
+    is_watched: bool,
+    /// A request was added since the last look.
+    was_used: bool,
 }
 
 /// Answers for callers. They are sent when the requests are not locked: the waker of a caller is not this crate's code.
 #[derive(Default)]
-pub(super) struct Answers(Vec<(Awaited, Answer)>);
+pub(super) struct Answers(Vec<(Completion, Answer)>);
 
 impl Answers {
     pub(super) fn send(self) {
         let answers = self.0.into_iter();
-        answers.for_each(|(awaited, answer)| awaited.answer(answer));
+        answers.for_each(|(completion, answer)| completion.complete(answer));
     }
+}
+
+/// What a look at the limits of the answers has found.
+pub(super) struct Look {
+    pub(super) is_doubtful: bool,
+    /// The next limit, if there is any.
+    pub(super) next: Option<Instant>,
+    /// Nothing is under way, nor was since the last look: the next request asks for another one.
+    pub(super) is_over: bool,
 }
 
 struct Unwritten {
@@ -194,65 +205,51 @@ struct Unwritten {
 
 /// Who gets a reply.
 pub(super) struct Awaited {
-    answer: oneshot::Sender<Answer>,
+    completion: Completion,
     expected: Option<ExpectedReply>,
     form: AnswerForm,
-    told: Option<AnswerCallback>,
+    limits: AnswerLimits,
 }
 
 impl Awaited {
-    /// `Err`: its command cannot have this reply, so that replies are out of step.
-    pub(super) fn reply(self, reply: Answer) -> Result<(), ConnectionError> {
-        let judged = match &self.expected {
+    /// Returns the reply if it counts. `Err`: its command cannot have this one, so that replies are out of step.
+    pub(super) fn judged(&self, reply: Answer) -> Result<Answer, ConnectionError> {
+        match &self.expected {
             Some(expected) => expected.judged(reply),
             None => Ok(reply),
-        };
-        match judged {
-            Ok(reply) => {
-                self.answer(reply);
-                Ok(())
-            }
-            Err(why) => {
-                self.answer(Err(why.clone()));
-                Err(why)
-            }
         }
     }
 
-    /// Its caller may have gone.
-    fn answer(self, answer: Answer) {
-        isolated(|| match self.told {
-            Some(told) => told(answer),
-            None => _ = self.answer.send(answer),
-        });
+    pub(super) fn answer(self, answer: Answer) {
+        self.completion.complete(answer);
     }
 }
 
 impl Requests {
-    /// Adds commands that are written one directly after the other. Each word is encoded once, into the buffer.
-    pub(super) fn add<const N: usize>(
+    /// Enters commands that are written one directly after the other. Each word is encoded once, into the buffer. Returns
+    /// whether a look at their limits is to be asked for. `Err`: they keep their completions.
+    pub(super) fn enter(
         &mut self,
-        commands: [Command<'_>; N],
+        commands: &mut [Command<'_>],
         deadline: Instant,
-    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+    ) -> Result<bool, ConnectionError> {
         if let Some(end) = &self.end {
             return Err(not_sent_after(end));
         }
         let unanswered = self.awaited.len() + self.unwritten.len();
         if self.buffer.len() >= UNWRITTEN_MAX || unanswered >= UNANSWERED_MAX {
             let text = "the server accepts no commands at present";
-            return Err(not_sent(text, false));
+            return Err(ConnectionError::NotSent(text.to_owned()));
         }
         let mut follows_previous = false;
-        Ok(commands.map(|command| {
+        for command in commands {
             let before = self.buffer.len();
             encode(&mut self.buffer, command.name, command.args);
-            let (answer, reply) = oneshot::channel();
             let awaited = Awaited {
-                answer,
-                expected: command.expected,
-                form: command.form,
-                told: command.told,
+                completion: std::mem::take(&mut command.completion),
+                expected: command.expected.take(),
+                form: std::mem::replace(&mut command.form, AnswerForm::ByReply),
+                limits: command.limits,
             };
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
@@ -261,8 +258,49 @@ impl Requests {
                 deadline,
                 awaited,
             });
-            reply
-        }))
+        }
+        self.was_used = true;
+        Ok(!std::mem::replace(&mut self.is_watched, true))
+    }
+
+    /// Enters commands, and returns what gets their answers.
+    #[cfg(any(test, feature = "test-util"))]
+    pub(super) fn add<const N: usize>(
+        &mut self,
+        mut commands: [Command<'_>; N],
+        deadline: Instant,
+    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        let replies = commands.each_mut().map(Command::receiver);
+        self.enter(&mut commands, deadline)?;
+        Ok(replies)
+    }
+
+    /// Ends the wait for answers whose time is over.
+    pub(super) fn look(&mut self, now: Instant) -> Look {
+        let late = |request: &Unwritten| !request.is_begun && request.deadline <= now;
+        if self.unwritten.iter().any(late) {
+            self.take_back(late);
+        }
+        let mut look = Look {
+            is_doubtful: false,
+            next: None,
+            is_over: self.is_idle() && !self.was_used,
+        };
+        let unwritten = self.unwritten.iter_mut();
+        let unwritten = unwritten.map(|request| &mut request.awaited);
+        for awaited in self.awaited.iter_mut().chain(unwritten) {
+            let AnswerLimits { until, doubt_at } = &mut awaited.limits;
+            look.is_doubtful |= doubt_at.take_if(|at| *at <= now).is_some();
+            if until.take_if(|at| *at <= now).is_some() {
+                let completion = std::mem::take(&mut awaited.completion);
+                let late = ConnectionError::Timeout("no answer in time".to_owned());
+                self.answers.0.push((completion, Err(late)));
+            }
+            look.next = [look.next, *until, *doubt_at].into_iter().flatten().min();
+        }
+        self.was_used = false;
+        self.is_watched = !look.is_over;
+        look
     }
 
     /// What is to be written now: without the requests whose deadline has passed.
@@ -279,8 +317,8 @@ impl Requests {
         for request in std::mem::take(&mut self.unwritten) {
             let bytes = bytes.split_to(request.length);
             if is_late(&request) {
-                let late = not_sent("it was not written in time", false);
-                self.answers.0.push((request.awaited, Err(late)));
+                let late = ConnectionError::NotSent("it was not written in time".to_owned());
+                self.answers.0.push((request.awaited.completion, Err(late)));
             } else {
                 self.buffer.extend_from_slice(&bytes);
                 self.unwritten.push_back(request);
@@ -411,6 +449,11 @@ impl Requests {
         std::mem::take(&mut self.answers)
     }
 
+    /// There will be no more replies.
+    pub(super) fn has_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
     /// The connection has ended. What was not written is not executed; of the rest the outcome is unknown.
     pub(super) fn end(&mut self, why: &ConnectionError) {
         if self.end.is_some() {
@@ -418,14 +461,14 @@ impl Requests {
         }
         self.end = Some(why.clone());
         for awaited in self.awaited.drain(..) {
-            self.answers.0.push((awaited, Err(why.clone())));
+            self.answers.0.push((awaited.completion, Err(why.clone())));
         }
         for request in self.unwritten.drain(..) {
             let why = match request.is_begun {
                 true => why.clone(),
                 false => not_sent_after(why),
             };
-            self.answers.0.push((request.awaited, Err(why)));
+            self.answers.0.push((request.awaited.completion, Err(why)));
         }
         self.buffer = BytesMut::new();
     }
@@ -450,13 +493,8 @@ fn shorten<T>(queue: &mut VecDeque<T>) {
 fn not_sent_after(end: &ConnectionError) -> ConnectionError {
     match end {
         ConnectionError::Refused(_) => end.clone(),
-        _ => not_sent(&end.to_string(), true),
+        _ => ConnectionError::NotSent(end.to_string()),
     }
-}
-
-fn not_sent(why: &str, has_ended: bool) -> ConnectionError {
-    let why = why.to_owned();
-    ConnectionError::NotSent { why, has_ended }
 }
 
 /// A server that answers nothing is asked no more than this.

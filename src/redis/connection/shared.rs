@@ -9,10 +9,12 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::Answer;
-use super::driver::{DriverShared, drive};
+use super::driver::{DriverShared, drive, lost};
 use super::failed::TOO_LONG;
 use super::pushes::PushReceiver;
-use super::requests::{AnswerCallback, AnswerForm, Command, Confirmation, Replying};
+use super::requests::{
+    AnswerCallback, AnswerForm, AnswerLimits, Command, Completion, Confirmation,
+};
 use super::stream;
 use super::task::Task;
 use crate::base::runtime::{Lately, event};
@@ -88,14 +90,14 @@ impl Connection {
             Some(server) => server.credentials().await?,
             None => None,
         };
-        let password = words.map(|words| self.send("AUTH", &words, until, None));
+        let password = words.map(|words| self.send("AUTH", &words, until, NO_LIMITS));
         let database = settings.database().map(|number| {
             let words = [Arg::Number(number.into())];
-            self.send("SELECT", &words, until, None)
+            self.send("SELECT", &words, until, NO_LIMITS)
         });
         let name = settings.client_name.as_ref().map(|name| {
             let words = [Arg::Fixed("SETNAME"), Arg::Text(Arc::clone(name))];
-            self.send("CLIENT", &words, until, None)
+            self.send("CLIENT", &words, until, NO_LIMITS)
         });
         if let Some(answer) = password {
             accepted(answer.await)?;
@@ -148,29 +150,28 @@ impl Connection {
         let (connection, args) = (self.clone(), args.to_vec());
         Box::pin(async move {
             let until = Instant::now() + timeout;
-            let reply = connection.send(name, &args, until, None);
+            let reply = connection.send(name, &args, until, NO_LIMITS);
             let answer = timeout_at(until, reply).await;
             answer.unwrap_or_else(|_| Err(ConnectionError::Timeout("no answer in time".to_owned())))
         })
     }
 
-    /// Sends a command whose caller decides how long it waits: `until` bounds the write alone. The reply is
-    /// judged when it arrives, whether the caller still waits or not.
+    /// Sends a command: `until` bounds the write alone, and the limits the wait for the answer. The reply is judged when it
+    /// arrives, whether the caller still waits or not.
     pub(in crate::redis) fn send(
         &self,
         name: &str,
         args: &[Arg],
         until: Instant,
-        expected: Option<ExpectedReply>,
-    ) -> Replying {
+        (expected, limits): (Option<ExpectedReply>, AnswerLimits),
+    ) -> impl Future<Output = Answer> + Send + use<> {
         let command = Command {
             expected,
+            limits,
             ..Command::new(name, args)
         };
-        match self.driver.add([command], until) {
-            Ok([reply]) => self.replying(reply.into()),
-            Err(why) => why.into(),
-        }
+        let added = self.driver.add([command], until);
+        self.found_by_its_caller(async { replied(added?).await })
     }
 
     /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command
@@ -180,21 +181,21 @@ impl Connection {
         name: &str,
         args: &[Arg],
         until: Instant,
-        expected: ExpectedReply,
-    ) -> Replying {
+        (expected, limits): (ExpectedReply, AnswerLimits),
+    ) -> impl Future<Output = Answer> + Send + use<> {
         let command = Command {
             expected: Some(expected),
+            limits,
             ..Command::new(name, args)
         };
-        let [asked, reply] = match self
-            .driver
-            .add([Command::new("ASKING", &[]), command], until)
-        {
-            Ok(replies) => replies.map(Replying::from),
-            Err(why) => return why.into(),
+        let asking = Command {
+            limits,
+            ..Command::new("ASKING", &[])
         };
-        self.replying(Replying::Boxed(Box::pin(async move {
-            match (asked.await, reply.await) {
+        let added = self.driver.add([asking, command], until);
+        self.found_by_its_caller(async {
+            let [asked, reply] = added?;
+            match (replied([asked]).await, replied([reply]).await) {
                 // Sent back to where the call came from: the reply to ASKING says why.
                 (Err(refused), Err(ConnectionError::Refused(back)))
                     if matches!(back.kind, RefusalKind::Moved { .. }) =>
@@ -203,7 +204,7 @@ impl Connection {
                 }
                 (_, answer) => answer,
             }
-        })))
+        })
     }
 
     /// Changes one channel: a push confirms that, and an error refuses it.
@@ -213,15 +214,11 @@ impl Connection {
         delivery: Delivery,
         channel: &Arc<str>,
         until: Instant,
-    ) -> Replying {
+    ) -> impl Future<Output = Answer> + Send + use<> {
         let args = [Arg::Text(Arc::clone(channel))];
-        match self
-            .driver
-            .add([changing(change, delivery, channel, &args)], until)
-        {
-            Ok([reply]) => reply.into(),
-            Err(why) => why.into(),
-        }
+        let command = changing(change, delivery, channel, &args);
+        let added = self.driver.add([command], until);
+        async { replied(added?).await }
     }
 
     /// Subscribes to a channel. The reader of the connection calls `told` with the answer, before it reads on; if nothing
@@ -231,16 +228,20 @@ impl Connection {
         delivery: Delivery,
         channel: &Arc<str>,
         until: Instant,
-        (told, expected): (AnswerCallback, ExpectedReply),
+        (told, (expected, limits)): (AnswerCallback, (ExpectedReply, AnswerLimits)),
     ) {
         let args = [Arg::Text(Arc::clone(channel))];
-        let command = Command {
+        let mut command = Command {
             expected: Some(expected),
-            told: Some(Arc::clone(&told)),
+            limits,
+            completion: Completion::Callback(told),
             ..changing(Change::Subscribe, delivery, channel, &args)
         };
-        if let Err(why) = self.driver.add([command], until) {
-            told(Err(why));
+        if let Err(why) = self
+            .driver
+            .hand_over(std::slice::from_mut(&mut command), until)
+        {
+            command.completion.complete(Err(why));
         }
     }
 
@@ -258,22 +259,25 @@ impl Connection {
         // However late: in its place among the commands it does no harm.
         let until = Instant::now() + DAY;
         let args = [Arg::Text(Arc::clone(channel))];
-        let command = changing(Change::Unsubscribe, delivery, channel, &args);
+        let mut command = changing(Change::Unsubscribe, delivery, channel, &args);
         // It is not handed over only if the connection has ended, or its server has read nothing for very long.
         match delivery {
-            Delivery::Classic => _ = self.driver.add([command], until),
+            Delivery::Classic => {
+                _ = self
+                    .driver
+                    .hand_over(std::slice::from_mut(&mut command), until);
+            }
             Delivery::Sharded => {
-                let form = AnswerForm::IfRefused {
+                command.form = AnswerForm::IfRefused {
                     channel: Arc::clone(channel),
                     has_ended: false,
                 };
-                let command = Command { form, ..command };
                 let nonce = [Arg::Text(nonce)];
                 let ping = Command {
                     expected: Some(expected),
                     ..Command::new("PING", &nonce)
                 };
-                _ = self.driver.add([command, ping], until);
+                _ = self.driver.hand_over(&mut [command, ping], until);
             }
         }
     }
@@ -282,22 +286,46 @@ impl Connection {
         let Some(words) = server.credentials().await? else {
             return Ok(());
         };
-        accepted(self.send("AUTH", &words, until, None).await)
+        accepted(self.send("AUTH", &words, until, NO_LIMITS).await)
     }
 
-    /// A reply for its caller. In a test it may find it late.
-    fn replying(&self, reply: Replying) -> Replying {
-        #[cfg(feature = "test-util")]
-        if let Some(transport) = &self.transport {
-            let transport = Arc::clone(transport);
-            return Replying::Boxed(Box::pin(async move {
-                let answer = reply.await;
-                transport.later().await;
-                answer
-            }));
-        }
-        reply
+    /// Ends the wait for answers whose time is over: see [`DriverShared::keep_limits`].
+    pub(in crate::redis) async fn keep_limits(&self, every: Duration, looked: impl Fn(bool)) {
+        self.driver.keep_limits(every, looked).await;
     }
+
+    /// There will be no more replies.
+    pub(in crate::redis) fn has_ended(&self) -> bool {
+        self.driver.has_ended()
+    }
+
+    /// Ends the connection for those who wait for answers.
+    pub(in crate::redis) fn end(&self) {
+        self.driver.end(&lost("connection lost"));
+    }
+
+    /// An answer as its caller finds it: in a test perhaps late.
+    fn found_by_its_caller<F: Future<Output = Answer> + Send>(
+        &self,
+        answer: F,
+    ) -> impl Future<Output = Answer> + Send + use<F> {
+        #[cfg(feature = "test-util")]
+        let transport = self.transport.clone();
+        async move {
+            let answer = answer.await;
+            #[cfg(feature = "test-util")]
+            if let Some(transport) = transport {
+                transport.later().await;
+            }
+            answer
+        }
+    }
+}
+
+/// The reply to a command that was handed over. Dropped, the command is executed all the same.
+async fn replied([reply]: [oneshot::Receiver<Answer>; 1]) -> Answer {
+    let closed = |_| Err(lost("the connection was closed"));
+    reply.await.unwrap_or_else(closed)
 }
 
 /// The answer to AUTH. A server that asks for no password serves a client that has one.
@@ -345,6 +373,15 @@ async fn renew_credentials(connection: Connection, server: Server, pause: Durati
         }
     }
 }
+
+/// Of a command whose caller decides how long it waits.
+const NO_LIMITS: (Option<ExpectedReply>, AnswerLimits) = (
+    None,
+    AnswerLimits {
+        until: None,
+        doubt_at: None,
+    },
+);
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 

@@ -1,25 +1,23 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::fence::Identity;
 use super::hearing::ChannelRecord;
-use crate::base::runtime::{Lately, event, isolated};
+use crate::base::runtime::{Lately, event};
 use crate::error::{Cause, RefusalKind};
 use crate::names::wire::Announce;
 use crate::redis::call::{Call, OUTDATED};
 use crate::redis::connection::answers::{
-    ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
+    Answer, ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
 };
-use crate::redis::connection::{AnswerCallback, Connection, Replying};
+use crate::redis::connection::{AnswerCallback, AnswerLimits, Connection};
 use crate::redis::transport::{Arg, CommandWords, ConnectionError, Delivery, Reply};
 
 /// A connection that may carry scripts.
@@ -34,15 +32,13 @@ pub(crate) struct Link {
     pub(in crate::redis) heard: Arc<ChannelRecord>,
     judge: Arc<ReplyChecker>,
     pub(in crate::redis) identity: Option<Identity>,
-    /// The time of a command is over, or its caller has gone, and it has no reply.
+    /// A command has waited for long, and has no reply.
     pub(in crate::redis) doubt: Notify,
-    /// A command found that the connection is gone.
+    /// The connection is to be replaced.
     pub(in crate::redis) broken: Notify,
     /// The server reported that it accepts no writes: the connection leads to the wrong server.
     pub(in crate::redis) not_writable: Notify,
     pub(in crate::redis) opened_at: Instant,
-    /// The connection has ended for its callers.
-    pub(in crate::redis) ended: CancellationToken,
     lately: Lately,
 }
 
@@ -102,7 +98,6 @@ impl Link {
             broken: Notify::new(),
             not_writable: Notify::new(),
             opened_at: Instant::now(),
-            ended: CancellationToken::new(),
             lately: Lately::default(),
         }
     }
@@ -142,6 +137,30 @@ impl Link {
     /// The answer for which this connection is to be replaced: its command cannot have it.
     pub(in crate::redis) fn misfit(&self) -> Option<ImpossibleReply> {
         self.judge.misfit()
+    }
+
+    /// There will be no more replies.
+    pub(in crate::redis) fn has_ended(&self) -> bool {
+        self.connection.has_ended()
+    }
+
+    /// Ends the connection for those who wait for answers.
+    pub(in crate::redis) fn end(&self) {
+        self.connection.end();
+    }
+
+    /// Keeps the limits of all commands, so that no caller needs a timer, and doubts the connection when one has waited for
+    /// a while, whether its caller still waits or not; and when there was always one for as long: were replies out of step,
+    /// each of them would come in time. Never ready.
+    pub(in crate::redis) async fn keep_limits(&self, timeout: Duration) {
+        let long = u64::try_from((timeout / 2).as_micros()).unwrap_or(NEVER);
+        let looked = |is_doubtful| {
+            let now = self.judge.micros(Instant::now());
+            if self.judge.is_long_busy(now, long) || is_doubtful {
+                self.doubt.notify_one();
+            }
+        };
+        self.connection.keep_limits(timeout / LOOKS, looked).await;
     }
 
     /// The server accepts no writes: the connection is replaced.
@@ -208,14 +227,24 @@ impl Link {
         // this future.
         sent.store(true, Ordering::Release);
         let (connection, until) = (&self.connection, limit.until);
-        let expected = self.expected_of(form, call);
-        let reply = match form {
-            ScriptForm::Sha => connection.send("EVALSHA", &args, until, Some(expected)),
-            ScriptForm::Source => connection.send("EVAL", &args, until, Some(expected)),
-            ScriptForm::SourceAfterAsking => connection.asking("EVAL", &args, until, expected),
+        let (expected, limits) = (self.expected_of(form, call), self.limits(sent_at, limit));
+        let answer = match form {
+            ScriptForm::Sha | ScriptForm::Source => {
+                let evaluate = match form {
+                    ScriptForm::Sha => "EVALSHA",
+                    _ => "EVAL",
+                };
+                let answer = connection.send(evaluate, &args, until, (Some(expected), limits));
+                drop(args);
+                answer.await
+            }
+            ScriptForm::SourceAfterAsking => {
+                let answer = connection.asking("EVAL", &args, until, (expected, limits));
+                drop(args);
+                answer.await
+            }
         };
-        drop(args);
-        match self.exchange(reply, sent_at, limit).await {
+        match answer {
             Ok(reply) => Ok((reply, sent_at)),
             Err(ConnectionError::Refused(refusal)) => {
                 let is_misplaced = refusal.kind.is_misplaced();
@@ -225,62 +254,33 @@ impl Link {
                 }
                 Err(SendError::Refused(source))
             }
-            Err(ConnectionError::NotSent { why, .. }) => Err(SendError::Unwritten(self.cause(why))),
+            Err(ConnectionError::NotSent(why)) => Err(SendError::Unwritten(self.cause(why))),
             Err(problem) => Err(self.unknown(problem)),
         }
     }
 
-    /// One command and its reply. A caller that has waited for a while, or leaves, makes the supervisor check
-    /// the connection, and so does one that finds it without an idle moment for as long: were replies out of step, each
-    /// of them would come in time. Within its limit a caller keeps waiting: the reply may only be slow.
-    async fn exchange(
+    /// Sends a command whose answer has to have this shape.
+    fn command(
         &self,
-        mut reply: Replying,
-        start: Instant,
+        name: &'static str,
+        words: &[Arg],
         limit: Limit,
-    ) -> Result<Reply, ConnectionError> {
-        let doubt_at = start + limit.silence;
-        self.judge.note_sent(self.judge.micros(doubt_at));
-        let long = u64::try_from(limit.silence.as_micros()).unwrap_or(NEVER);
-        if self.judge.is_long_busy(self.judge.micros(start), long) {
-            self.doubt.notify_one();
-        }
-        let unanswered = Unanswered(&self.doubt);
-        // One timer for both, because each command sets it.
-        let mut timer = pin!(tokio::time::sleep_until(doubt_at.min(limit.until)));
-        let answer = loop {
-            tokio::select! {
-                biased;
-                answer = &mut reply => break answer,
-                () = self.ended.cancelled() => return Err(ConnectionError::Lost("connection lost".to_owned())),
-                () = &mut timer => {
-                    if limit.until <= timer.deadline() {
-                        return Err(ConnectionError::Timeout("no answer in time".to_owned()));
-                    }
-                    self.doubt.notify_one();
-                    timer.as_mut().reset(limit.until);
-                }
-            }
-        };
-        std::mem::forget(unanswered);
-        match &answer {
-            Ok(_) | Err(ConnectionError::Refused(_)) => {}
-            // The connection may still answer other commands.
-            Err(ConnectionError::NotSent {
-                has_ended: false, ..
-            }) => {}
-            Err(_) => {
-                // A resend on it would be lost too.
-                self.end();
-            }
-        }
-        answer
+        expected: ExpectedReply,
+    ) -> impl Future<Output = Answer> + Send + use<> {
+        let limits = self.limits(Instant::now(), limit);
+        self.connection
+            .send(name, words, limit.until, (Some(expected), limits))
     }
 
-    /// Ends the connection for its callers, and has it replaced.
-    fn end(&self) {
-        self.broken.notify_one();
-        isolated(|| self.ended.cancel());
+    /// Of a command that is sent now.
+    fn limits(&self, sent_at: Instant, limit: Limit) -> AnswerLimits {
+        let doubt_at = sent_at + limit.silence;
+        self.judge.note_sent(self.judge.micros(doubt_at));
+        self.judge.note_begun(self.judge.micros(sent_at));
+        AnswerLimits {
+            until: Some(limit.until),
+            doubt_at: Some(doubt_at),
+        }
     }
 
     /// Sends a script once, by its text, whatever the server knows.
@@ -303,9 +303,8 @@ impl Link {
     ) -> Option<u32> {
         let within = i64::try_from(within.as_millis()).unwrap_or(i64::MAX);
         let words = CommandWords::from_iter([Arg::Number(replicas.into()), Arg::Number(within)]);
-        let expected = Some(self.expected("WAIT", is_number));
-        let reply = self.connection.send("WAIT", &words, limit.until, expected);
-        match self.exchange(reply, Instant::now(), limit).await {
+        let expected = self.expected("WAIT", is_number);
+        match self.command("WAIT", &words, limit, expected).await {
             Ok(Reply::Number(acknowledged)) => u32::try_from(acknowledged).ok(),
             Ok(_) => None,
             Err(problem) => {
@@ -332,10 +331,8 @@ impl Link {
         };
         let words = [Arg::Text(Arc::clone(channel)), Arg::Fixed("0")];
         for way in ways {
-            let expected = Some(self.expected(way, is_number));
-            let reply = self.connection.send(way, &words, limit.until, expected);
-            let announced = self.exchange(reply, Instant::now(), limit);
-            if let Err(problem) = announced.await {
+            let expected = self.expected(way, is_number);
+            if let Err(problem) = self.command(way, &words, limit, expected).await {
                 event!(DEBUG, %problem, "a release was not announced at the owner of its slot");
             }
         }
@@ -343,11 +340,9 @@ impl Link {
 
     /// Waits for the answer to a command that does nothing, which no other command has. A refusal is an answer.
     pub(in crate::redis) async fn ping(&self, limit: Limit) -> Result<(), SendError> {
-        let sent_at = Instant::now();
         let (nonce, expected) = self.pong();
-        let (words, expected) = ([Arg::Text(nonce)], Some(expected));
-        let reply = self.connection.send("PING", &words, limit.until, expected);
-        match self.exchange(reply, sent_at, limit).await {
+        let words = [Arg::Text(nonce)];
+        match self.command("PING", &words, limit, expected).await {
             Ok(_) | Err(ConnectionError::Refused(_)) => Ok(()),
             Err(problem) => Err(self.unknown(problem)),
         }
@@ -371,11 +366,15 @@ impl Link {
         limit: Limit,
         told: AnswerCallback,
     ) {
-        let silent_at = Instant::now() + limit.silence;
-        self.judge.note_sent(self.judge.micros(silent_at));
+        let doubt_at = Instant::now() + limit.silence;
+        self.judge.note_sent(self.judge.micros(doubt_at));
         self.heard.note_asked();
         self.subscribes.notify_one();
-        let expected = self.expected("SUBSCRIBE", |_| true);
+        let limits = AnswerLimits {
+            until: None,
+            doubt_at: Some(doubt_at),
+        };
+        let expected = (self.expected("SUBSCRIBE", |_| true), limits);
         self.connection
             .subscribe(delivery, channel, limit.until, (told, expected));
     }
@@ -401,9 +400,8 @@ impl Link {
             Arg::Fixed("TYPE"),
             Arg::Fixed("hash"),
         ];
-        let expected = Some(self.expected("SCAN", |reply| KeysFound::of(reply).is_some()));
-        let reply = self.connection.send("SCAN", &words, limit.until, expected);
-        match self.exchange(reply, Instant::now(), limit).await {
+        let expected = self.expected("SCAN", |reply| KeysFound::of(reply).is_some());
+        match self.command("SCAN", &words, limit, expected).await {
             Ok(reply) => {
                 let found = KeysFound::of(&reply);
                 found.ok_or_else(|| self.unknown(ConnectionError::out_of_step()))
@@ -477,18 +475,12 @@ impl KeysFound {
 /// How many keys of the keyspace a step of SCAN looks at, about.
 const KEYS_IN_A_STEP: i64 = 100;
 
-/// A command without a reply. Dropped, it casts doubt on its connection.
-struct Unanswered<'a>(&'a Notify);
-
-impl Drop for Unanswered<'_> {
-    fn drop(&mut self) {
-        isolated(|| self.0.notify_one());
-    }
-}
-
 fn is_number(reply: &Reply) -> bool {
     matches!(reply, Reply::Number(_))
 }
+
+/// How many looks at the limits of commands there are in a command timeout.
+const LOOKS: u32 = 16;
 
 /// A timer that fires this late indicates a stall of this process, not of the server.
 const STALL: Duration = Duration::from_millis(50);

@@ -68,7 +68,7 @@ impl Map {
         let outdated = Arc::clone(&self.context.outdated);
         let (part, server) = (part.clone(), Arc::clone(&link.server));
         let heard = Arc::clone(&link.heard);
-        Arc::new(move |answer| match answer {
+        Box::new(move |answer| match answer {
             Ok(_) => {
                 heard.note_answered();
                 channels.confirmed(&part, number);
@@ -88,7 +88,7 @@ impl Map {
                 }
             }
             // It may have ended before this was asked, or its server reads nothing.
-            Err(ConnectionError::NotSent { .. }) => channels.failed(&part, number, None),
+            Err(ConnectionError::NotSent(_)) => channels.failed(&part, number, None),
             // The end of the connection has all of its channels wanted again.
             Err(problem) => channels.unanswered(&part, number, problem.into_cause(&server)),
         })

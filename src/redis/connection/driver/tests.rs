@@ -11,7 +11,9 @@ use tokio::io::{
 use tokio::task::JoinHandle;
 
 use super::*;
+use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
 use crate::redis::connection::reply_path::check_reply_path;
+use crate::redis::connection::requests::{AnswerLimits, Completion};
 use crate::redis::transport::Reply;
 
 fn later() -> Instant {
@@ -359,10 +361,7 @@ async fn what_the_server_does_not_accept_in_time_is_not_written_later() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let _last = fixture.ping();
     fixture.read(3).await;
-    assert!(matches!(
-        late.await,
-        Ok(Err(ConnectionError::NotSent { .. }))
-    ));
+    assert!(matches!(late.await, Ok(Err(ConnectionError::NotSent(_)))));
     fixture.answers(b"+a\r\n+b\r\n+c\r\n").await;
     let answer = begun.await.expect("it is answered").expect("no error");
     assert_eq!(answer, Reply::Text("b".to_owned()));
@@ -388,7 +387,7 @@ async fn the_end_of_a_connection_ends_all_that_is_in_flight() {
         let first = first.await;
         assert!(is_answered != is_lost(first), "{bytes:?}");
         let after = fixture.shared.add([ping()], later());
-        assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
+        assert!(matches!(after, Err(ConnectionError::NotSent(_))));
     }
 }
 
@@ -484,7 +483,7 @@ async fn a_waker_may_use_the_connection() {
     is_woken(1).await;
     assert!(matches!(
         late.try_recv(),
-        Ok(Err(ConnectionError::NotSent { .. }))
+        Ok(Err(ConnectionError::NotSent(_)))
     ));
     fixture.read(1).await;
     fixture.answers(b"+PONG\r\n").await;
@@ -514,4 +513,79 @@ async fn a_waker_that_panics_costs_no_other_caller_its_reply() {
     drop(fixture.server);
     assert!(is_lost(next.await));
     fixture.task.await.expect("it has ended by itself");
+}
+
+/// A caller that sends it again would find the same connection.
+#[tokio::test]
+async fn a_connection_has_ended_when_a_caller_has_a_reply_that_does_not_fit() {
+    let mut fixture = Fixture::new(1_000);
+    let expected = ExpectedReply {
+        command: "PING",
+        by_hash: false,
+        nonce: None,
+        fits: Fits::Command(|reply| matches!(reply, Reply::Text(_))),
+        judge: Arc::new(ReplyChecker::new(Arc::default())),
+    };
+    let (said, has_ended) = oneshot::channel();
+    let shared = Arc::clone(&fixture.shared);
+    let completion = Completion::Callback(Box::new(move |answer| {
+        assert!(is_lost(Ok(answer)));
+        said.send(shared.has_ended()).expect("it is heard");
+    }));
+    let command = Command {
+        expected: Some(expected),
+        completion,
+        ..ping()
+    };
+    let added = fixture.shared.hand_over(&mut [command], later());
+    added.expect("it is open");
+    let next = fixture.ping();
+    fixture.read(2).await;
+    fixture.answers(b":1\r\n+PONG\r\n").await;
+    assert_eq!(has_ended.await, Ok(true));
+    assert!(is_lost(next.await), "none counts after it");
+}
+
+/// Nothing but the limits has a timer, and an idle connection has none.
+#[tokio::test(start_paused = true)]
+async fn a_caller_needs_no_timer_for_its_limit() {
+    let mut fixture = Fixture::new(1_000);
+    let (shared, looks) = (Arc::clone(&fixture.shared), Arc::new(AtomicUsize::new(0)));
+    let doubts = Arc::new(AtomicUsize::new(0));
+    tokio::spawn({
+        let (looks, doubts) = (Arc::clone(&looks), Arc::clone(&doubts));
+        async move {
+            let looked = |is_doubtful| {
+                looks.fetch_add(1, Ordering::Relaxed);
+                doubts.fetch_add(usize::from(is_doubtful), Ordering::Relaxed);
+            };
+            let every = Duration::from_millis(100);
+            shared.keep_limits(every, looked).await;
+        }
+    });
+    let start = Instant::now();
+    let limited = |seconds: u64| {
+        let until = start + Duration::from_secs(seconds);
+        let limits = AnswerLimits {
+            until: Some(until),
+            doubt_at: Some(until - Duration::from_millis(500)),
+        };
+        let command = Command { limits, ..ping() };
+        let [reply] = fixture.shared.add([command], later()).expect("it is open");
+        reply
+    };
+    let (first, second) = (limited(1), limited(2));
+    for (reply, seconds) in [(first, 1), (second, 2)] {
+        let answer = reply.await.expect("it is answered");
+        assert!(matches!(answer, Err(ConnectionError::Timeout(_))));
+        assert_eq!(start.elapsed(), Duration::from_secs(seconds));
+        assert_eq!(doubts.load(Ordering::Relaxed) as u64, seconds);
+    }
+    fixture.read(2).await;
+    fixture.answers(b"+PONG\r\n+PONG\r\n").await;
+    fixture.pong().await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let while_idle = looks.load(Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(looks.load(Ordering::Relaxed), while_idle);
 }

@@ -28,7 +28,14 @@ fn add(requests: &mut Requests, deadline: Instant) -> oneshot::Receiver<Answer> 
 }
 
 fn reply(requests: &mut Requests, reply: Answer) -> Result<(), ConnectionError> {
-    requests.next_awaited(&reply)?.reply(reply)
+    let awaited = requests.next_awaited(&reply)?;
+    let judged = awaited.judged(reply);
+    let (answer, outcome) = match judged {
+        Ok(answer) => (answer, Ok(())),
+        Err(why) => (Err(why.clone()), Err(why)),
+    };
+    awaited.answer(answer);
+    outcome
 }
 
 fn number(number: i64) -> Answer {
@@ -40,7 +47,7 @@ fn is_number(reply: &mut oneshot::Receiver<Answer>, expected: i64) -> bool {
 }
 
 fn not_sent(reply: &mut oneshot::Receiver<Answer>) -> bool {
-    matches!(reply.try_recv(), Ok(Err(ConnectionError::NotSent { .. })))
+    matches!(reply.try_recv(), Ok(Err(ConnectionError::NotSent(_))))
 }
 
 #[test]
@@ -168,7 +175,7 @@ fn at_the_end_only_what_was_not_begun_is_known_not_to_be_executed() {
     }
     assert!(not_sent(&mut unwritten));
     let after = requests.add([ping()], later());
-    assert!(matches!(after, Err(ConnectionError::NotSent { .. })));
+    assert!(matches!(after, Err(ConnectionError::NotSent(_))));
     assert!(requests.unwritten(Instant::now()).is_empty());
 }
 
@@ -192,7 +199,7 @@ fn a_server_that_reads_nothing_does_not_fill_the_memory() {
     let mut refused = 0;
     for _ in 0..64 {
         let added = requests.add([command("SET", &args)], later());
-        refused += usize::from(matches!(added, Err(ConnectionError::NotSent { .. })));
+        refused += usize::from(matches!(added, Err(ConnectionError::NotSent(_))));
     }
     assert!(refused > 40, "{refused}");
     let held = requests.unwritten(Instant::now()).len();
@@ -224,7 +231,7 @@ fn after_an_unjudged_reply_an_idle_connection_counts_as_idle() {
     let judge = Arc::new(ReplyChecker::new(Arc::default()));
     let mut requests = Requests::default();
     for is_written in [true, false] {
-        judge.is_long_busy(judge.micros(Instant::now()), 1_000_000);
+        judge.note_begun(judge.micros(Instant::now()));
         let _judged = add_judged(&mut requests, &judge);
         requests.written(PING_BYTES.len());
         let _renewed = add(&mut requests, later());
@@ -349,4 +356,72 @@ fn a_burst_of_commands_leaves_no_long_queue() {
     }
     let kept = [requests.unwritten.capacity(), requests.awaited.capacity()];
     assert!(kept.iter().all(|kept| *kept <= QUEUE_KEPT), "{kept:?}");
+}
+
+fn limited(requests: &mut Requests, until: Instant) -> oneshot::Receiver<Answer> {
+    let limits = AnswerLimits {
+        until: Some(until),
+        doubt_at: Some(until - Duration::from_secs(1)),
+    };
+    let command = Command { limits, ..ping() };
+    let [reply] = requests.add([command], later()).expect("it is open");
+    reply
+}
+
+fn is_late(reply: &mut oneshot::Receiver<Answer>) -> bool {
+    matches!(reply.try_recv(), Ok(Err(ConnectionError::Timeout(_))))
+}
+
+#[test]
+fn a_request_without_an_answer_in_time_keeps_its_place() {
+    let (mut requests, now) = (Requests::default(), Instant::now());
+    let [soon, later] = [2, 5].map(|seconds| now + Duration::from_secs(seconds));
+    let mut first = limited(&mut requests, soon);
+    let mut second = limited(&mut requests, later);
+    let length = requests.unwritten(now).len();
+    requests.written(length - 1);
+    let mut look = |at| {
+        let look = requests.look(at);
+        requests.take_answers().send();
+        (look.is_doubtful, look.next, look.is_over)
+    };
+    let second_doubt = later - Duration::from_secs(1);
+    assert_eq!(
+        look(now),
+        (false, Some(soon - Duration::from_secs(1)), false)
+    );
+    let doubt = soon - Duration::from_secs(1);
+    assert_eq!(look(doubt), (true, Some(soon), false));
+    assert_eq!(look(doubt), (false, Some(soon), false), "it was said");
+    assert!(!is_late(&mut first));
+    assert_eq!(look(soon), (false, Some(second_doubt), false));
+    assert!(is_late(&mut first));
+    assert_eq!(look(later), (true, None, false));
+    assert!(is_late(&mut second), "it was begun");
+    requests.written(1);
+    reply(&mut requests, number(1)).expect("one is awaited");
+    reply(&mut requests, number(2)).expect("one is awaited");
+    assert!(requests.is_idle());
+}
+
+/// A connection that is used now and then has a look each time, and no wake-up for it.
+#[test]
+fn a_look_is_asked_for_once_until_nothing_is_under_way() {
+    let (mut requests, now) = (Requests::default(), Instant::now());
+    let enter = |requests: &mut Requests| requests.enter(&mut [ping()], later()).expect("open");
+    let answer = |requests: &mut Requests| {
+        let length = requests.unwritten(now).len();
+        requests.written(length);
+        reply(requests, number(1)).expect("one is awaited");
+    };
+    assert!(enter(&mut requests));
+    assert!(!enter(&mut requests));
+    answer(&mut requests);
+    assert!(!requests.look(now).is_over, "one is under way");
+    answer(&mut requests);
+    assert!(requests.look(now).is_over);
+    assert!(enter(&mut requests));
+    answer(&mut requests);
+    assert!(!requests.look(now).is_over, "there was one");
+    assert!(!enter(&mut requests));
 }

@@ -116,7 +116,7 @@ impl Current {
     /// `None`: there is no connection at the moment.
     pub(super) fn now(&self) -> Option<Result<Arc<Link>, SendError>> {
         match &*self.state.lock() {
-            LaneState::Up(link) if !link.ended.is_cancelled() => Some(Ok(Arc::clone(link))),
+            LaneState::Up(link) if !link.has_ended() => Some(Ok(Arc::clone(link))),
             LaneState::Opening | LaneState::Up(_) | LaneState::Down(_) => None,
             LaneState::Stopped => Some(Err(SendError::Closed)),
             LaneState::Gone => Some(Err(SendError::NoRuntime)),

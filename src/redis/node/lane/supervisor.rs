@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::DropGuard;
 
 use super::current::{
     ConnectionContext, Current, GoneOnDrop, LanePlace, LaneState, LaneStats, Purpose,
@@ -14,7 +13,7 @@ use super::current::{
 use super::opening::{Opened, Opening};
 use crate::base::backoff::Backoff;
 use crate::base::connected::{CountedConnection, reconnected};
-use crate::base::runtime::{event, isolated};
+use crate::base::runtime::event;
 use crate::error::tls_problem;
 use crate::redis::connection::{Connection, Task, explained};
 use crate::redis::node::endpoint::{Endpoint, Identified};
@@ -62,12 +61,7 @@ impl Supervisor {
         };
         let mut not_writable = self.backoff();
         loop {
-            let Connected {
-                link,
-                mut task,
-                _ended,
-                ..
-            } = connected;
+            let Connected { link, mut task, .. } = connected;
             current.0.set(LaneState::Up(Arc::clone(&link)));
             self.context.channels.lane_up();
             let open = CountedConnection::opened();
@@ -83,7 +77,8 @@ impl Supervisor {
                 Some(_) => LaneState::Down(None),
             });
             open.closed();
-            isolated(|| drop(_ended));
+            // Its task may be in the waker of a caller.
+            link.end();
             task.end().await;
             let Some(successor) = successor else { return };
             self.context.channels.lane_lost(self.place.id);
@@ -184,34 +179,18 @@ impl Supervisor {
         (self.ended_soon > SOON_MAX).then(|| Instant::now() + SOON_PAUSE)
     }
 
-    /// Doubts a connection over which channels are subscribed to: each command timeout, and when one was not confirmed for
-    /// half of that. A call that waits for its subscription survives one silent connection. Never ready.
+    /// Doubts a connection over which channels are subscribed to, each command timeout: a call that waits for a message
+    /// survives one silent connection. Never ready.
     async fn beat(&self, link: &Link) {
         let timeout = self.endpoint.settings().command_timeout;
         loop {
             link.subscribes.notified().await;
-            let mut beaten_at = Instant::now();
-            let mut pause = timeout / 2;
             loop {
-                tokio::time::sleep(pause).await;
-                let (is_used, asked_at) = self.context.channels.use_of(self.place.id);
-                if !is_used {
-                    // A channel may have left because it was not confirmed, and nothing more may be sent over this
-                    // connection.
-                    if link.is_silent() {
-                        link.doubt.notify_one();
-                    }
+                tokio::time::sleep(timeout).await;
+                if !self.context.channels.uses(self.place.id) {
                     break;
                 }
-                let waited = asked_at.map(|at| at.elapsed());
-                let is_silent = waited.is_some_and(|waited| waited >= timeout / 2);
-                // The next look is when the oldest of those that are not confirmed has waited long enough.
-                let left = waited.and_then(|waited| (timeout / 2).checked_sub(waited));
-                pause = left.filter(|left| !left.is_zero()).unwrap_or(timeout / 2);
-                if is_silent || beaten_at.elapsed() >= timeout {
-                    beaten_at = Instant::now();
-                    link.doubt.notify_one();
-                }
+                link.doubt.notify_one();
             }
         }
     }
@@ -223,6 +202,7 @@ impl Supervisor {
         task: &mut Task,
         not_writable: &mut Backoff,
     ) -> Option<Opened> {
+        let timeout = self.endpoint.settings().command_timeout;
         // A connection that is only silent stays in use until another one has shown that the server
         // answers: a server that stalls does not get new connections from every client when it
         // resumes.
@@ -255,6 +235,7 @@ impl Supervisor {
             opened = not_writable => Some(opened),
             opened = doubted => Some(opened),
             () = self.beat(link) => None,
+            () = link.keep_limits(timeout) => None,
         }
     }
 
@@ -361,7 +342,7 @@ impl Supervisor {
                     let is_refused = match &problem {
                         ConnectionError::Refused(_) => true,
                         ConnectionError::Lost(text) => tls_problem(text).is_some(),
-                        ConnectionError::NotSent { .. }
+                        ConnectionError::NotSent(_)
                         | ConnectionError::Timeout(_)
                         | ConnectionError::NoSockets => false,
                     };
@@ -407,12 +388,10 @@ impl Supervisor {
         let address = Arc::clone(&self.endpoint.settings().address);
         let misfits = Arc::clone(&self.stats.misfits);
         let link = Arc::new(Link::new(connection, hears, identity, address, misfits));
-        let ended = link.ended.clone().drop_guard();
         Ok(Connected {
             link,
             task,
             is_tracking,
-            _ended: ended,
         })
     }
 
@@ -486,9 +465,6 @@ pub(super) struct Connected {
     task: Task,
     /// The server reports changes of what is read over it.
     is_tracking: bool,
-    /// Dropped with the supervisor, also when its runtime ends: callers waiting on the link are
-    /// notified.
-    _ended: DropGuard,
 }
 
 /// Chance ends no three of them in a row.

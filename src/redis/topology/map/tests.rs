@@ -357,7 +357,12 @@ async fn the_connections_of_a_server_that_was_replaced_end() {
     let link = node.lane(0, &map.context).ready(limit).await;
     let link = link.expect("it responds");
     map.apply(&named(2, ("b", nth), &[]));
-    let ended = within(LONG, link.ended.cancelled()).await;
+    let ended = within(LONG, async {
+        while !link.has_ended() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    let ended = ended.await;
     assert!(ended.is_some(), "it leads to a server that is gone");
     map.context.end();
 }
