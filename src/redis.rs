@@ -28,9 +28,10 @@ use crate::names::wire::Announce;
 use crate::redis::channels::Channels;
 
 pub(crate) use call::{Args, Call, OUTDATED, Reads, ServerScript, Still, reads, wanted_in};
+pub(crate) use connection::answers::Answer;
 #[cfg(feature = "test-util")]
 pub(crate) use connection::check_reply_path;
-pub(crate) use connection::slot_of;
+pub(crate) use connection::{Unflushed, slot_of};
 pub(crate) use node::BackgroundClass;
 pub use node::fence::ConnectionFence;
 pub(crate) use node::replicas::{REPLICAS_MAX, SyncReplicas};

@@ -27,8 +27,8 @@ use crate::redis::{Arg, Args, Call, Reply, reads};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
-    CallError, RetryPolicy, ScriptAnswer, call, call_in_place, call_noting, call_once, call_there,
-    send_error,
+    CallError, RetryPolicy, ScriptAnswer, SendOutcome, call, call_after, call_noting, call_once,
+    call_there, send_error,
 };
 use files::Scripts;
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 pub(crate) mod bounds;
 pub(crate) mod client_handle;
-pub(crate) mod driven;
 #[cfg(feature = "test-util")]
 pub(crate) mod effects_hook;
 pub(crate) mod entry;

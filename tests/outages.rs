@@ -414,7 +414,7 @@ async fn red_locks_without_a_deadline_wait_behind_one_that_is_too_short_or_finds
         let client = builder.connect(&proxy.url()).await.expect("connected");
         let opened = client.lock("opened").lock().await.expect("free");
         opened.unlock().await.expect("held");
-        proxy.slow_down(ms(60));
+        proxy.slow_down(ms(80));
         clients.push(client);
         proxies.push(proxy);
     }

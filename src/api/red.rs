@@ -301,8 +301,9 @@ impl RedLock {
             let began = Instant::now();
             let answered_by = began + member_timeout;
             let limit = ends.map_or(answered_by, |end| end.min(answered_by));
+            home.spawn(job);
             let found = self.found(&round, limit, || self.catches_up(wait, began));
-            match home.drive(job, found).await? {
+            match found.await? {
                 RoundOutcome::Taken => {
                     self.queue.note_answer();
                     let (quorum_hold, home) = (round.kept(turn), home.clone());

@@ -100,8 +100,8 @@ impl<K> LockGuard<K> {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future releases the hold in the background, exactly once. The future drives the release: if it is
-    /// kept and not polled for a quarter of the command timeout, a background task continues it.
+    /// Dropping the future releases the hold in the background, exactly once. The first poll sends the release, and nothing
+    /// after it needs another one.
     ///
     /// # Examples
     ///

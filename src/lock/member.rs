@@ -17,7 +17,6 @@ use crate::lock::renewal::extend;
 use crate::names::owner::Owner;
 use crate::redis::Location;
 use crate::script::send_error;
-use crate::state::driven::Job;
 use crate::state::entry::Entry;
 use crate::state::shared::Shared;
 
@@ -108,11 +107,6 @@ impl<K> Lock<K> {
     /// Spawns a task on the client's runtime.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.client.shared().runtime.spawn(task);
-    }
-
-    /// Drives a job of the client while a call waits; then it is spawned.
-    pub(crate) async fn drive<T>(&self, job: Job, wait: impl Future<Output = T>) -> T {
-        self.client.locks.driven.drive(Some(job), wait).await
     }
 
     /// The repetitions of a call that waits so.

@@ -1,10 +1,10 @@
 //! The release protocol: unlocks that wait for an outcome, and the one job that sends a release.
 //!
 //! Each attempt sets the hold count of its moment, so a delayed one never rolls back a later release, and includes
-//! whatever happened before. The job ends when Redis has confirmed the count or refused it permanently, or when the
-//! lease has expired and freed the lock. It does not end while an attempt may still be executed, as by a server that
-//! hangs and then continues. It does not need its caller for long: when the unlock that drives it is dropped or not
-//! polled, a task continues it (`driven.rs`).
+//! whatever happened before. The first enters its connection in the step that begins the release, and the task that reads
+//! the reply completes it (`release/entered.rs`). Only what is left then takes a job. The job ends when Redis has
+//! confirmed the count or refused it permanently, or when the lease has expired and freed the lock. It does not end while an
+//! attempt may still be executed, as by a server that hangs and then continues. Nothing needs the caller to be polled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +14,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
+mod entered;
+
 use super::leave::leave;
 use crate::base::runtime::event;
 use crate::core::{
@@ -22,9 +24,8 @@ use crate::core::{
 };
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call, Carrier, Route};
-use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer};
-use crate::state::driven::Job;
-use crate::state::entry::{BegunUnlock, Entry, Outcome};
+use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer, SendOutcome};
+use crate::state::entry::{BegunUnlock, Entry, Outcome, Releases, Settled};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -113,10 +114,12 @@ impl OpenHold {
         let unlock = unlock(&entry);
         self.open = false;
         match unlock {
-            Ok(Some((release, outcome))) => {
-                let job = release.map(|id| entry.release_job(self.owner, id));
-                let unlocked = unlocked(&entry, self.owner, outcome);
-                let unlocked = entry.locks.driven.drive(job, unlocked).await;
+            Ok(Some(unlock)) => {
+                let owner = self.owner;
+                let unlocked = match unlock.has_joined {
+                    true => Box::pin(behind_another(&entry, owner, unlock.outcome)).await,
+                    false => settled(&entry, owner, unlock.outcome.await),
+                };
                 unlocked.map_err(|error| error.about(lock))
             }
             Err(reason) => Err(entry.lost(self.owner, reason)),
@@ -130,29 +133,38 @@ impl OpenHold {
     }
 }
 
-/// Waits for the outcome of an unlock: for a command timeout, and as long for whatever is under way for its
-/// owner before it, such as a nested acquire.
-async fn unlocked(entry: &Arc<Entry>, owner: OwnerKey, mut outcome: Outcome) -> Result<(), Error> {
-    let shared = entry.shared();
-    let ended = |outcome: Result<Result<Result<(), LossReason>, Error>, _>| {
-        // Its job is gone, with its runtime.
-        let gone = |_: RecvError| match shared.is_closed() {
-            true => Error::Closed,
-            false => Error::NoRuntime,
-        };
-        outcome
-            .map_err(gone)??
-            .map_err(|reason| entry.lost(owner, reason))
+/// The outcome of an unlock.
+fn settled(
+    entry: &Entry,
+    owner: OwnerKey,
+    outcome: Result<Settled, RecvError>,
+) -> Result<(), Error> {
+    // Its release is gone, with its runtime.
+    let gone = |_| match entry.shared().is_closed() {
+        true => Error::Closed,
+        false => Error::NoRuntime,
     };
+    let settled = outcome.map_err(gone)??;
+    settled.map_err(|reason| entry.lost(owner, reason))
+}
+
+/// Waits for the outcome of an unlock that has joined what was under way for its owner: for a command timeout, and as long
+/// for each such operation, as a nested acquire whose caller may not be polled.
+async fn behind_another(
+    entry: &Arc<Entry>,
+    owner: OwnerKey,
+    mut outcome: Outcome,
+) -> Result<(), Error> {
+    let shared = entry.shared();
     let mut since = shared.clock.now();
     loop {
         let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_GRACE;
         if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
-            return ended(outcome);
+            return settled(entry, owner, outcome);
         }
         match entry.peek(|core| core.op_changed_at(owner)) {
             // It is known, and on its way.
-            None => return ended(outcome.await),
+            None => return settled(entry, owner, outcome.await),
             Some(moved) if moved > since => since = moved,
             Some(_) => break,
         }
@@ -174,8 +186,8 @@ async fn send(
     entry: &Arc<Entry>,
     (owner, op): (OwnerKey, OpId),
     field: &Arc<str>,
-    doing: Operation,
-    retry: RetryPolicy,
+    (doing, retry): (Operation, RetryPolicy),
+    mut first: Option<FirstSend>,
 ) -> Result<(ReleaseAnswer, u32), CallError> {
     let (route, shared) = (entry.route(), entry.shared());
     let limit = Instant::now() + retry.timeout;
@@ -186,6 +198,10 @@ async fn send(
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
         let (mut passes, mut count, sent) = (false, 0, AtomicBool::new(false));
+        let first = first.take().map(|first| {
+            (passes, count) = (first.passes, first.count);
+            first.sent
+        });
         let call = |unwritten| {
             if unwritten {
                 entry.step(|core, now, out| core.release_unwritten(now, owner, op, out));
@@ -200,7 +216,7 @@ async fn send(
             }
             Some(call_of(entry, owner, field, said))
         };
-        let error = match script::call_in_place(route, doing, retry, &sent, call).await {
+        let error = match script::call_after(first, route, (doing, retry), &sent, call).await {
             // Nothing was moved: the lock is released instead.
             Ok(ScriptAnswer {
                 value: Released::NoToken,
@@ -214,7 +230,8 @@ async fn send(
                 if let Some(permission) = denied {
                     never_passes_again(shared, &permission);
                 }
-                return Ok((release_answer(entry, &answer), count));
+                let answer = release_answer(entry, &answer.value, answer.sent_at);
+                return Ok((answer, count));
             }
             Err(error) => error,
         };
@@ -275,10 +292,10 @@ fn never_passes_again(shared: &Shared, permission: &str) {
     }
 }
 
-fn release_answer(entry: &Entry, answer: &ScriptAnswer<Released>) -> ReleaseAnswer {
+fn release_answer(entry: &Entry, released: &Released, sent_at: Instant) -> ReleaseAnswer {
     let (shared, channel) = (entry.shared(), entry.name.channel());
     let mut token = None;
-    let (gone, receivers) = match answer.value {
+    let (gone, receivers) = match *released {
         Released::Done {
             receivers,
             token: received,
@@ -297,27 +314,20 @@ fn release_answer(entry: &Entry, answer: &ScriptAnswer<Released>) -> ReleaseAnsw
         || receivers > 0 && receivers > shared.redis.channels().own_listeners(channel);
     ReleaseAnswer {
         gone,
-        sent_at: shared.clock.time(answer.sent_at),
+        sent_at: shared.clock.time(sent_at),
         others_listen,
         token,
     }
 }
 
-/// Makes the job of a release. If the runtime is gone, so is the job: the lease frees the lock.
-pub(crate) fn release_job(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Job {
-    let open = true;
-    Box::pin(
-        ReleaseJob {
-            entry,
-            owner,
-            id,
-            open,
-        }
-        .run(),
-    )
-}
+/// How releases are sent.
+pub(crate) const RELEASES: Releases = Releases {
+    enter: entered::enter,
+    job: |entry, owner, id| Box::pin(ReleaseJob::new(entry, owner, id).run(None)),
+};
 
-/// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core.
+/// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core: the lease frees the
+/// lock.
 struct ReleaseJob {
     entry: Arc<Entry>,
     owner: OwnerKey,
@@ -325,16 +335,38 @@ struct ReleaseJob {
     open: bool,
 }
 
+/// What became of the send that was entered by the step that has begun a release.
+struct FirstSend {
+    step: ReleaseStep,
+    sent: SendOutcome<Released>,
+    passes: bool,
+    count: u32,
+}
+
 impl ReleaseJob {
-    async fn run(mut self) {
+    fn new(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Self {
+        let open = true;
+        Self {
+            entry,
+            owner,
+            id,
+            open,
+        }
+    }
+
+    async fn run(mut self, mut first: Option<FirstSend>) {
         let entry = Arc::clone(&self.entry);
         let (shared, owner, id) = (entry.shared(), self.owner, self.id);
-        shared.tally.job_begins();
+        if first.is_none() {
+            shared.tally.job_begins();
+        }
         let (mut pause, mut before) = (PAUSE_MIN, Before::default());
         let mut failed = None::<String>;
         loop {
             let may_run = before.may_run(entry.route());
-            let step = entry.step(|core, now, out| core.release_step(now, owner, id, may_run, out));
+            let step =
+                || entry.step(|core, now, out| core.release_step(now, owner, id, may_run, out));
+            let step = first.as_ref().map_or_else(step, |first| first.step.clone());
             self.open = matches!(step, ReleaseStep::Send { .. });
             let ReleaseStep::Send {
                 field,
@@ -351,16 +383,10 @@ impl ReleaseJob {
             if let Some(problem) = failed.as_ref().filter(|_| is_over()) {
                 return self.give_up(&field, problem);
             }
-            // A release that a caller waits for does not queue with the others, and leaves with none.
-            let permit = match awaited {
-                None if !leaves => match self.place().await {
-                    Some(permit) => permit,
-                    None => continue,
-                },
-                _ => None,
+            let attempt = self.attempt(&field, (awaited, leaves), first.take());
+            let Some(answer) = attempt.await else {
+                continue;
             };
-            let answer = self.send(&field, awaited, leaves).await;
-            drop(permit);
             let CallError {
                 error,
                 maybe_executed,
@@ -395,19 +421,29 @@ impl ReleaseJob {
         }
     }
 
-    /// One call. The count that it said is returned with the answer.
-    async fn send(
+    /// One call. The count that it said is returned with the answer. `None`: a caller has joined the release before it was
+    /// sent.
+    async fn attempt(
         &self,
         field: &Arc<str>,
-        awaited: Option<Time>,
-        leaves: bool,
-    ) -> Result<(ReleaseAnswer, u32), CallError> {
+        (awaited, leaves): (Option<Time>, bool),
+        first: Option<FirstSend>,
+    ) -> Option<Result<(ReleaseAnswer, u32), CallError>> {
         let (entry, owner, id) = (&self.entry, self.owner, self.id);
-        if leaves && let Some(left) = Box::pin(leave(entry, owner, id)).await {
-            return left.map(|answer| (answer, 0));
+        // A release that a caller waits for does not queue with the others, and leaves with none.
+        let waits_for_place = awaited.is_none() && !leaves && first.is_none();
+        let _permit = match waits_for_place {
+            true => self.place().await?,
+            false => None,
+        };
+        if leaves
+            && first.is_none()
+            && let Some(left) = Box::pin(leave(entry, owner, id)).await
+        {
+            return Some(left.map(|answer| (answer, 0)));
         }
-        let (doing, retry) = how_to_send(entry.shared(), awaited);
-        send(entry, (owner, id), field, doing, retry).await
+        let how = how_to_send(entry.shared(), awaited);
+        Some(send(entry, (owner, id), field, how, first).await)
     }
 
     /// Waits for a place among the releases under way. `None`: a caller has joined the release.

@@ -51,7 +51,6 @@ impl Drop for EndsHolds {
         // In this order: those who are woken find that the client is gone.
         locks.shared.gone();
         locks.timers.end();
-        locks.driven.end();
         locks.set_life(Life::Gone);
         for entry in entries {
             entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
@@ -80,14 +79,10 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
     };
     async move {
         let locks = &ends_holds.locks;
-        let (driven, switches, reports) = match locks.upgrade() {
+        let (switches, reports) = match locks.upgrade() {
             Some(locks) => {
                 let redis = &locks.shared.redis;
-                (
-                    Arc::clone(&locks.driven),
-                    redis.switches(),
-                    Arc::clone(redis.reports()),
-                )
+                (redis.switches(), Arc::clone(redis.reports()))
             }
             None => return,
         };
@@ -101,10 +96,6 @@ pub(crate) fn run(locks: &Arc<Locks>, stop: CancellationToken) -> impl Future<Ou
                     Some(due) => due,
                     None => return,
                 },
-                jobs = driven.unpolled() => {
-                    jobs.into_iter().for_each(|job| driven.spawn(job));
-                    Vec::new()
-                }
                 routes = switches.next() => match locks.upgrade() {
                     Some(locks) => {
                         recheck.begin(&locks, &routes);

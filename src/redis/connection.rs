@@ -6,6 +6,7 @@
 
 pub(super) mod answers;
 mod driver;
+mod encode;
 mod failed;
 mod pushes;
 mod replies;
@@ -14,7 +15,6 @@ mod reply_path;
 mod requests;
 mod shared;
 mod stream;
-mod task;
 
 use super::transport::Reply;
 
@@ -22,9 +22,10 @@ pub(super) use failed::{Failed, connect_error, explained};
 pub(super) use pushes::PushReceiver;
 #[cfg(feature = "test-util")]
 pub(crate) use reply_path::check_reply_path;
-pub(super) use requests::{AnswerCallback, AnswerLimits};
-pub(super) use shared::Connection;
-pub(super) use task::Task;
+pub(crate) use requests::AnswerCallback;
+pub(super) use requests::AnswerLimits;
+pub(crate) use shared::Unflushed;
+pub(super) use shared::{Connection, Task};
 
 /// A text in the reply to `HELLO`.
 pub(super) fn hello_field<'a>(reply: &'a Reply, name: &str) -> Option<&'a str> {

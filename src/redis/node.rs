@@ -243,6 +243,16 @@ impl Node {
         Ok(found)
     }
 
+    /// A turn among the calls of this kind, if there is one now.
+    pub(super) fn try_bulk(
+        &self,
+        nth: usize,
+        kind: BackgroundClass,
+    ) -> Option<OwnedSemaphorePermit> {
+        let semaphore = Arc::clone(&self.bulk[nth][kind as usize]);
+        semaphore.try_acquire_owned().ok()
+    }
+
     /// Waits for a turn among the calls of this kind.
     pub(super) async fn bulk(&self, nth: usize, kind: BackgroundClass) -> OwnedSemaphorePermit {
         let semaphore = Arc::clone(&self.bulk[nth][kind as usize]);

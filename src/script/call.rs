@@ -60,19 +60,32 @@ pub(crate) async fn call_noting<T: 'static>(
     sent: &AtomicBool,
     build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<ScriptAnswer<T>, CallError> {
-    Box::pin(call_in_place(route, while_doing, retry, sent, build)).await
+    Box::pin(call_after(None, route, (while_doing, retry), sent, build)).await
 }
 
-/// [`call_noting`] without a box of its own, for a job that is on the heap already.
-pub(crate) async fn call_in_place<T: 'static>(
+/// A send, and what became of it.
+pub(crate) struct SendOutcome<T> {
+    pub(crate) call: Call<T>,
+    pub(crate) outcome: Result<Received, SendError>,
+}
+
+/// [`call_noting`] without a box of its own, for a job that is on the heap already; perhaps after a first send.
+pub(crate) async fn call_after<T: 'static>(
+    first: Option<SendOutcome<T>>,
     route: Route<'_>,
-    while_doing: Operation,
-    retry: RetryPolicy,
+    (while_doing, retry): (Operation, RetryPolicy),
     sent: &AtomicBool,
     mut build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<ScriptAnswer<T>, CallError> {
+    // Not executed, and to be sent where that leads to, or in another form.
+    let follows = |sent: &SendOutcome<T>| match &sent.outcome {
+        Err(SendError::Refused(cause)) => route.follows(cause.refusal.as_ref()),
+        _ => false,
+    };
+    let is_to_follow = first.as_ref().is_some_and(follows);
+    let mut first = first.filter(|_| !is_to_follow);
     let start = Instant::now();
-    let (mut repeated, mut unwritten) = (false, false);
+    let (mut repeated, mut unwritten) = (false, is_to_follow);
     let mut nth = 1;
     // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
@@ -81,21 +94,31 @@ pub(crate) async fn call_in_place<T: 'static>(
         silence: retry.timeout / retry.sends,
     };
     loop {
-        let way = match route.ready(limit.until).await {
-            Ok(way) => way,
-            Err(error) => return Err(final_error(None::<&Call<T>>, while_doing, error, repeated)),
+        let SendOutcome { call, outcome } = match first.take() {
+            Some(first) => first,
+            None => {
+                let way = match route.ready(limit.until).await {
+                    Ok(way) => way,
+                    Err(error) => {
+                        return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
+                    }
+                };
+                // Built only when it can be sent: a call that had waited for a connection would carry a
+                // stale count.
+                let Some(mut call) = build(unwritten) else {
+                    let source = way.link.cause(match while_doing {
+                        Operation::Writing => OUTDATED,
+                        _ => "another task continues it",
+                    });
+                    let error = SendError::NotSent(source);
+                    return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
+                };
+                let follow = Follow::Redirects;
+                let outcome = exchange(route, way, &mut call, limit, sent, follow).await;
+                SendOutcome { call, outcome }
+            }
         };
-        // Built only when it can be sent: a call that had waited for a connection would carry a
-        // stale count.
-        let Some(mut call) = build(unwritten) else {
-            let source = way.link.cause(match while_doing {
-                Operation::Writing => OUTDATED,
-                _ => "another task continues it",
-            });
-            let error = SendError::NotSent(source);
-            return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
-        };
-        let error = match exchange(route, way, &mut call, limit, sent, Follow::Redirects).await {
+        let error = match outcome {
             Ok(received) => return answered(&call, received),
             Err(error) => error,
         };

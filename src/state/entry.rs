@@ -30,15 +30,14 @@ use crate::core::{
 };
 use crate::error::{Error, Operation};
 use crate::names::wire::{ByKey, LockName};
-use crate::redis::{Route, slot_of};
-use crate::state::driven::{Driven, Job};
+use crate::redis::{Route, Unflushed, slot_of};
 use crate::state::hold_status::HoldStatus;
 use crate::state::measure;
 use crate::state::shared::Shared;
 
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
-pub(crate) use unlocks::BegunUnlock;
+pub(crate) use unlocks::{BegunUnlock, Job, Releases};
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -49,26 +48,18 @@ pub(crate) struct Locks {
     waiting_jobs: Mutex<BTreeMap<(usize, OwnerKey), Arc<Notify>>>,
     /// Owners that leave the queue of a fair lock, by lock, while one of their jobs sends for all.
     leavers: Mutex<BTreeMap<usize, Vec<Leaver>>>,
-    pub(crate) driven: Arc<Driven>,
-    /// Makes the job of a release.
-    release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+    releases: Releases,
 }
 
 impl Locks {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        release_job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
-    ) -> Self {
-        let timers = Timers::new();
-        let driven = Driven::new(shared.runtime.clone(), shared.command_timeout());
+    pub(crate) fn new(shared: Arc<Shared>, releases: Releases) -> Self {
         Self {
             shared,
-            timers,
+            timers: Timers::new(),
             table: Table::default(),
             waiting_jobs: Mutex::default(),
             leavers: Mutex::default(),
-            driven: Arc::new(driven),
-            release_job,
+            releases,
         }
     }
 
@@ -187,6 +178,8 @@ impl Facts {
 #[derive(Default)]
 struct Deferred {
     effects: Effects,
+    /// Commands that were entered: they are written first, so that the server works while callers are woken.
+    unflushed: SmallVec<[Unflushed; 1]>,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<Notify>; 2]>,
     unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
@@ -285,8 +278,23 @@ impl Entry {
         let now = self.shared().clock.now();
         let counted = state.core.counts();
         let answer = run(&mut state, now, &mut deferred.effects);
+        if !deferred.effects.jobs.is_empty() {
+            self.enter_releases(&mut state.core, now, deferred);
+        }
         self.record_facts(&mut state, counted, deferred);
         answer
+    }
+
+    /// Enters the releases that a step has begun into their connection, in its order: they come behind whatever an earlier
+    /// step has sent for their owners. What cannot be entered now keeps its job.
+    fn enter_releases(self: &Arc<Self>, core: &mut LockCore, now: Time, deferred: &mut Deferred) {
+        let out = &mut deferred.effects;
+        for (owner, op) in std::mem::take(&mut out.jobs) {
+            match (self.locks.releases.enter)(self, (core, now, out), owner, op) {
+                Some(unflushed) => deferred.unflushed.push(unflushed),
+                None => out.jobs.push((owner, op)),
+            }
+        }
     }
 
     /// The facts of a step, and the cells that its effects are about.
@@ -324,13 +332,14 @@ impl Entry {
         }
     }
 
-    /// Sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
+    /// Writes, sets timers, wakes, spawns, logs, counts, in this order. Nothing here is a fact, so it may come
     /// late. What may run code that is not ours is isolated: a panic in there stops nothing else.
     fn apply(self: &Arc<Self>, deferred: &mut Deferred) {
         #[cfg(feature = "test-util")]
         super::effects_hook::before_effects();
         let Deferred {
             effects,
+            unflushed,
             ended,
             woken,
             unlocked,
@@ -338,6 +347,7 @@ impl Entry {
             self_ref: _,
         } = deferred;
         let shared = self.shared();
+        unflushed.drain(..).for_each(Unflushed::flush);
         if !effects.timers.is_empty() {
             let timers = effects.timers.iter();
             self.locks.timers.set(timers.map(|owner| (self, *owner)));
@@ -360,7 +370,9 @@ impl Entry {
             isolated(|| shared.tally.announce());
         }
         for (owner, job) in &effects.jobs {
-            shared.runtime.spawn(self.release_job(*owner, *job));
+            shared
+                .runtime
+                .spawn((self.locks.releases.job)(Arc::clone(self), *owner, *job));
         }
         if effects.is_reported {
             shared.redis.reports().add(self.name.key());
@@ -372,10 +384,6 @@ impl Entry {
             shared.totals.count(*total, *amount);
             measure::count(*total, *amount);
         }
-    }
-
-    pub(crate) fn release_job(self: &Arc<Self>, owner: OwnerKey, id: OpId) -> Job {
-        (self.locks.release_job)(Arc::clone(self), owner, id)
     }
 
     fn log(&self, event: &Event) {
@@ -569,7 +577,7 @@ impl Timed for Entry {
 }
 
 /// Released or lost; an error if neither is known.
-type Settled = Result<Result<(), LossReason>, Error>;
+pub(crate) type Settled = Result<Result<(), LossReason>, Error>;
 type OutcomeCell = oneshot::Sender<Settled>;
 
 /// The outcome of an unlock that is under way.

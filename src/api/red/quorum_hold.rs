@@ -1,7 +1,6 @@
 //! The holds of one red lock on its servers: requested, counted, and taken again.
 //!
-//! One job asks the servers and keeps what they grant. The call that waits for the quorum drives it, and then it
-//! continues as a task. A grant that comes while a quorum holds joins it; a later one is released.
+//! One task asks the servers and keeps what they grant. A grant that comes while a quorum holds joins it; a later one is released.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
 use crate::lock::{CallStage, Lock, LockGuard, Wait};
 use crate::names::try_lock::TryLock;
 use crate::names::wire::is_field_of;
-use crate::state::driven::Job;
+use crate::state::entry::Job;
 
 pub(super) struct QuorumHold {
     pub(super) servers: usize,
@@ -160,7 +159,7 @@ impl QuorumHold {
         mut limit: Instant,
         more: impl FnOnce() -> Option<Duration>,
     ) -> Verdict {
-        let mut more = Some(more);
+        let (mut more, mut turns) = (Some(more), TURNS);
         loop {
             let now = Instant::now();
             let is_over = now >= limit;
@@ -179,6 +178,11 @@ impl QuorumHold {
             };
             match rule::verdict(&votes, now) {
                 Verdict::Undecided => {}
+                Verdict::Silent if is_over && turns > 0 => {
+                    turns -= 1;
+                    tokio::task::yield_now().await;
+                    continue;
+                }
                 Verdict::Silent if is_over => match more.take().and_then(|more| more()) {
                     None => return Verdict::Silent,
                     Some(more) => limit = now + more,
@@ -491,7 +495,7 @@ pub(super) struct TooFew {
 pub(super) type Answered = Vec<bool>;
 
 impl Round {
-    /// With the job to drive until it is decided.
+    /// With the task of it.
     pub(super) fn begin(
         members: &[Lock],
         member_timeout: Duration,
@@ -548,6 +552,10 @@ impl Drop for Round {
         }
     }
 }
+
+/// How often others have their turn at the end of a round before a server counts as silent: the task that reads what has
+/// arrived, and then the one that asks. Both are ready if this process has stood still.
+const TURNS: u32 = 3;
 
 /// See `own_for`; at most.
 const OWN_FOR: Duration = Duration::from_millis(50);

@@ -17,7 +17,7 @@ use crate::error::RefusalKind;
 use crate::redis::call::wanted_in;
 use crate::redis::transport::{ConnectionError, Reply};
 
-pub(in crate::redis) type Answer = Result<Reply, ConnectionError>;
+pub(crate) type Answer = Result<Reply, ConnectionError>;
 
 /// The expected shape of the reply to a command.
 pub(in crate::redis) struct ExpectedReply {

@@ -5,6 +5,7 @@
 //! thread, and a caller that does not yield then keeps it waiting. The reader is woken by the socket alone, so no caller
 //! delays the replies of others.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,7 @@ use super::answers::Answer;
 use super::failed::HUNG_UP;
 use super::pushes::PushReceiver;
 use super::replies::{Arrived, Replies};
-use super::requests::{Answers, Awaited, Command, Requests};
+use super::requests::{AnswerCallback, Answers, Awaited, Command, Encoded, Requests};
 use super::stream::failed;
 use crate::base::runtime::isolated;
 use crate::redis::transport::{ByteStream, ConnectionError};
@@ -32,7 +33,8 @@ pub(super) struct DriverShared {
     /// Locked before `socket` where both are; not while the waker of a caller is called.
     pub(super) requests: Mutex<Requests>,
     socket: Mutex<SocketState>,
-    /// Locked by the reader while it answers the callers of replies that have arrived together.
+    /// Locked by the reader while it answers the callers of replies that have arrived together. What its thread hands over
+    /// meanwhile is written after that, all in one write.
     answering: Mutex<()>,
     pushes: OnceLock<PushReceiver>,
     /// Notified when a request is the first after a while: somebody is to look at its limits.
@@ -62,17 +64,45 @@ impl DriverShared {
         commands: &mut [Command<'_>],
         deadline: Instant,
     ) -> Result<(), ConnectionError> {
-        // The reader may be answering many callers. If each of them on another thread wrote as soon as it was woken,
-        // that thread would sleep in between. Only for a moment, because a waker may call this itself, or take its time.
-        drop(self.answering.try_lock_for(ANSWERING_MAX));
-        let mut requests = self.requests.lock();
-        let is_alone = requests.is_idle();
-        let is_to_be_looked_at = requests.enter(commands, deadline)?;
-        self.write(requests, is_alone);
-        if is_to_be_looked_at {
+        self.while_others_are_answered();
+        let entered = self.requests.lock().enter(commands, deadline)?;
+        self.write_soon(entered);
+        Ok(())
+    }
+
+    /// Enters a command, which is handed over by [`flush`](Self::flush): no system call is made, no waker is called, and no
+    /// reader is waited for.
+    pub(super) fn enter(
+        &self,
+        command: Command<'_>,
+        deadline: Instant,
+        completion: impl FnOnce() -> AnswerCallback,
+    ) -> Result<Encoded, ConnectionError> {
+        self.requests
+            .lock()
+            .enter_with(command, deadline, completion)
+    }
+
+    pub(super) fn flush(&self, entered: Encoded) {
+        self.while_others_are_answered();
+        self.write_soon(entered);
+    }
+
+    /// The reader may be answering many callers. If each of them on another thread wrote as soon as it was woken, that
+    /// thread would sleep in between. Only for a moment, because a waker may take its time.
+    fn while_others_are_answered(&self) {
+        if !Answering::is_here(self) {
+            drop(self.answering.try_lock_for(ANSWERING_MAX));
+        }
+    }
+
+    fn write_soon(&self, entered: Encoded) {
+        if !Answering::is_here(self) {
+            self.write(self.requests.lock(), entered.is_alone);
+        }
+        if entered.is_to_be_looked_at {
             self.used.notify_one();
         }
-        Ok(())
     }
 
     fn write(&self, mut requests: MutexGuard<'_, Requests>, is_alone: bool) {
@@ -148,8 +178,21 @@ impl DriverShared {
         _ = self.pushes.set(pushes);
     }
 
-    /// Completes requests with what has arrived. `Err`: nothing counts that arrives later.
+    /// Completes requests with what has arrived, and writes what was handed over meanwhile. `Err`: nothing counts that
+    /// arrives later.
     pub(super) fn complete(&self, replies: &mut Replies) -> Result<(), ConnectionError> {
+        let answering = Answering::begin(self);
+        let completed = self.complete_all(replies);
+        drop(answering);
+        completed?;
+        let requests = self.requests.lock();
+        if !requests.is_written() {
+            self.write(requests, true);
+        }
+        Ok(())
+    }
+
+    fn complete_all(&self, replies: &mut Replies) -> Result<(), ConnectionError> {
         let pushes = self.pushes.get();
         let mut answering = None;
         while let Some(arrived) = replies.next()? {
@@ -171,8 +214,6 @@ impl DriverShared {
                     continue;
                 }
             };
-            // What it causes may be sent over this connection, by this thread.
-            answering = None;
             let confirmed = self.requests.lock().next_confirmed(&push);
             match confirmed {
                 Some(awaited) => self.answer(awaited, Ok(push))?,
@@ -203,6 +244,30 @@ impl DriverShared {
         let closed = self.socket.lock().close(&mut requests, why);
         drop(requests);
         closed.wake();
+    }
+}
+
+thread_local! {
+    /// The connection whose callers this thread is answering.
+    static ANSWERING: Cell<*const DriverShared> = const { Cell::new(std::ptr::null()) };
+}
+
+/// Until it is dropped, its thread answers the callers of a connection.
+struct Answering(*const DriverShared);
+
+impl Answering {
+    fn begin(connection: &DriverShared) -> Self {
+        Self(ANSWERING.replace(connection))
+    }
+
+    fn is_here(connection: &DriverShared) -> bool {
+        std::ptr::eq(ANSWERING.get(), connection)
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        ANSWERING.set(self.0);
     }
 }
 

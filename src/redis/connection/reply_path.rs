@@ -143,3 +143,25 @@ fn answers(bytes: &[u8], part: usize) -> (Vec<String>, String, Option<String>) {
 }
 
 const NONE: &str = "none";
+
+#[cfg(test)]
+mod tests {
+    use test_support::Rolls;
+
+    use super::*;
+
+    /// Chance instead of a fuzzer.
+    #[test]
+    fn whatever_arrives_answers_the_same_requests_wherever_it_is_cut() {
+        let mut rolls = Rolls(7);
+        for _ in 0..20_000 {
+            let input: Vec<_> = (0..2 + rolls.below(10))
+                .map(|_| {
+                    let codes = if rolls.below(8) == 0 { 256 } else { 32 };
+                    rolls.below(codes) as u8
+                })
+                .collect();
+            check_reply_path(&input);
+        }
+    }
+}

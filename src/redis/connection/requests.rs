@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::base::runtime::isolated;
 use crate::error::{Denied, RefusalKind, RefusedKind};
 use crate::redis::connection::answers::{Answer, ExpectedReply, ReplyChecker};
+use crate::redis::connection::encode::encode;
 use crate::redis::transport::{Arg, ConnectionError, Reply};
 
 /// A command, and what is expected of its reply. `None`: anything.
@@ -24,6 +25,8 @@ pub(super) struct Command<'a> {
     pub(super) form: AnswerForm,
     pub(super) limits: AnswerLimits,
     pub(super) completion: Completion,
+    /// On which it is sent, if that is to end its wait when another server gets it.
+    pub(super) route: Option<u16>,
 }
 
 impl<'a> Command<'a> {
@@ -35,6 +38,7 @@ impl<'a> Command<'a> {
             form: AnswerForm::ByReply,
             limits: AnswerLimits::default(),
             completion: Completion::Nothing,
+            route: None,
         }
     }
 
@@ -66,7 +70,7 @@ pub(in crate::redis) enum Completion {
 }
 
 /// Called by what ends the wait for an answer, most often by the reader before it reads on: it waits for nothing.
-pub(in crate::redis) type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
+pub(crate) type AnswerCallback = Box<dyn FnOnce(Answer) + Send>;
 
 impl Completion {
     pub(in crate::redis) fn complete(self, answer: Answer) {
@@ -183,6 +187,15 @@ impl Answers {
     }
 }
 
+/// Commands that are to be written.
+#[must_use]
+pub(super) struct Encoded {
+    /// Nothing else was under way.
+    pub(super) is_alone: bool,
+    /// A look at their limits is to be asked for.
+    pub(super) is_to_be_looked_at: bool,
+}
+
 /// What a look at the limits of the answers has found.
 pub(super) struct Look {
     pub(super) is_doubtful: bool,
@@ -209,6 +222,7 @@ pub(super) struct Awaited {
     expected: Option<ExpectedReply>,
     form: AnswerForm,
     limits: AnswerLimits,
+    route: Option<u16>,
 }
 
 impl Awaited {
@@ -226,13 +240,13 @@ impl Awaited {
 }
 
 impl Requests {
-    /// Enters commands that are written one directly after the other. Each word is encoded once, into the buffer. Returns
-    /// whether a look at their limits is to be asked for. `Err`: they keep their completions.
+    /// Enters commands that are written one directly after the other. Each word is encoded once, into the buffer. `Err`: they
+    /// keep their completions.
     pub(super) fn enter(
         &mut self,
         commands: &mut [Command<'_>],
         deadline: Instant,
-    ) -> Result<bool, ConnectionError> {
+    ) -> Result<Encoded, ConnectionError> {
         if let Some(end) = &self.end {
             return Err(not_sent_after(end));
         }
@@ -241,6 +255,7 @@ impl Requests {
             let text = "the server accepts no commands at present";
             return Err(ConnectionError::NotSent(text.to_owned()));
         }
+        let is_alone = self.is_idle();
         let mut follows_previous = false;
         for command in commands {
             let before = self.buffer.len();
@@ -250,6 +265,7 @@ impl Requests {
                 expected: command.expected.take(),
                 form: std::mem::replace(&mut command.form, AnswerForm::ByReply),
                 limits: command.limits,
+                route: command.route,
             };
             self.unwritten.push_back(Unwritten {
                 length: self.buffer.len() - before,
@@ -260,7 +276,37 @@ impl Requests {
             });
         }
         self.was_used = true;
-        Ok(!std::mem::replace(&mut self.is_watched, true))
+        Ok(Encoded {
+            is_alone,
+            is_to_be_looked_at: !std::mem::replace(&mut self.is_watched, true),
+        })
+    }
+
+    /// Enters a command, whose completion is made if it is entered.
+    pub(super) fn enter_with(
+        &mut self,
+        mut command: Command<'_>,
+        deadline: Instant,
+        completion: impl FnOnce() -> AnswerCallback,
+    ) -> Result<Encoded, ConnectionError> {
+        let entered = self.enter(std::slice::from_mut(&mut command), deadline)?;
+        if let Some(request) = self.unwritten.back_mut() {
+            request.awaited.completion = Completion::Callback(completion());
+        }
+        Ok(entered)
+    }
+
+    /// Another server has got these routes: what was sent on them has no answer.
+    pub(super) fn abandon(&mut self, is_lost: impl Fn(u16) -> bool) {
+        let unwritten = self.unwritten.iter_mut();
+        let unwritten = unwritten.map(|request| &mut request.awaited);
+        for awaited in self.awaited.iter_mut().chain(unwritten) {
+            if awaited.route.take_if(|route| is_lost(*route)).is_some() {
+                let completion = std::mem::take(&mut awaited.completion);
+                let lost = ConnectionError::Lost("another server has taken over".to_owned());
+                self.answers.0.push((completion, Err(lost)));
+            }
+        }
     }
 
     /// Enters commands, and returns what gets their answers.
@@ -271,8 +317,7 @@ impl Requests {
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
         let replies = commands.each_mut().map(Command::receiver);
-        self.enter(&mut commands, deadline)?;
-        Ok(replies)
+        self.enter(&mut commands, deadline).map(|_| replies)
     }
 
     /// Ends the wait for answers whose time is over.
@@ -505,75 +550,6 @@ const QUEUE_KEPT: usize = 1 << 10;
 
 /// A server that reads nothing is given no more than this, so that what waits for it does not fill the memory.
 const UNWRITTEN_MAX: usize = 16 << 20;
-
-/// A command as the protocol has it: an array of texts.
-fn encode(buffer: &mut BytesMut, name: &str, args: &[Arg]) {
-    length(buffer, b'*', args.len() + 1);
-    word(buffer, name.as_bytes());
-    for arg in args {
-        match arg {
-            Arg::Text(text) => word(buffer, text.as_bytes()),
-            Arg::Bytes(bytes) => word(buffer, bytes),
-            Arg::Fixed(text) => word(buffer, text.as_bytes()),
-            Arg::Number(number) => {
-                let number = Line::of((*number < 0).then_some(b'-'), number.unsigned_abs());
-                length(buffer, b'$', number.as_bytes().len() - CRLF.len());
-                buffer.extend_from_slice(number.as_bytes());
-            }
-        }
-    }
-}
-
-fn word(buffer: &mut BytesMut, word: &[u8]) {
-    length(buffer, b'$', word.len());
-    buffer.extend_from_slice(word);
-    buffer.extend_from_slice(CRLF);
-}
-
-fn length(buffer: &mut BytesMut, sign: u8, length: usize) {
-    // Nearly every command has fewer than a hundred words, none of them longer than that.
-    if let Ok(small @ ..100) = u8::try_from(length) {
-        let (tens, ones) = (b'0' + small / 10, b'0' + small % 10);
-        return match small {
-            ..10 => buffer.extend_from_slice(&[sign, ones, b'\r', b'\n']),
-            _ => buffer.extend_from_slice(&[sign, tens, ones, b'\r', b'\n']),
-        };
-    }
-    buffer.extend_from_slice(Line::of(Some(sign), length as u64).as_bytes());
-}
-
-/// A line with a number. It is put together before it is added, because a buffer is asked for room each time; formatting the
-/// number would take longer than all the rest of a command.
-struct Line {
-    text: [u8; 23],
-    from: usize,
-}
-
-impl Line {
-    fn of(sign: Option<u8>, mut number: u64) -> Self {
-        let (mut text, mut from) = ([0; 23], 21);
-        text[from..].copy_from_slice(CRLF);
-        loop {
-            from -= 1;
-            text[from] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                break;
-            }
-        }
-        if let Some(sign) = sign {
-            from -= 1;
-            text[from] = sign;
-        }
-        Self { text, from }
-    }
-
-    fn as_bytes(&self) -> &[u8] {
-        &self.text[self.from..]
-    }
-}
-
-const CRLF: &[u8] = b"\r\n";
 
 /// An empty buffer that has been longer does not keep its memory.
 const BUFFER_KEPT: usize = 64 << 10;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
@@ -13,10 +14,9 @@ use super::driver::{DriverShared, drive, lost};
 use super::failed::TOO_LONG;
 use super::pushes::PushReceiver;
 use super::requests::{
-    AnswerCallback, AnswerForm, AnswerLimits, Command, Completion, Confirmation,
+    AnswerCallback, AnswerForm, AnswerLimits, Command, Completion, Confirmation, Encoded,
 };
 use super::stream;
-use super::task::Task;
 use crate::base::runtime::{Lately, event};
 use crate::error::RefusalKind;
 use crate::redis::connection::answers::ExpectedReply;
@@ -289,6 +289,37 @@ impl Connection {
         accepted(self.send("AUTH", &words, until, NO_LIMITS).await)
     }
 
+    /// Enters a command, to be handed over by [`Unflushed::flush`]: it goes out in the order of the calls of this. `None`: the
+    /// connection accepts none.
+    pub(in crate::redis) fn enter(
+        &self,
+        name: &str,
+        args: &[Arg],
+        until: Instant,
+        (expected, limits, route): (ExpectedReply, AnswerLimits, Option<u16>),
+        completion: impl FnOnce() -> AnswerCallback,
+    ) -> Option<Unflushed> {
+        let command = Command {
+            expected: Some(expected),
+            limits,
+            route,
+            ..Command::new(name, args)
+        };
+        let entered = self.driver.enter(command, until, completion).ok()?;
+        let driver = Arc::clone(&self.driver);
+        Some(Unflushed { driver, entered })
+    }
+
+    /// Another server has got these routes: what was sent on them has no answer.
+    pub(in crate::redis) fn abandon(&self, is_lost: impl Fn(u16) -> bool) {
+        let lost = {
+            let mut requests = self.driver.requests.lock();
+            requests.abandon(is_lost);
+            requests.take_answers()
+        };
+        lost.send();
+    }
+
     /// Ends the wait for answers whose time is over: see [`DriverShared::keep_limits`].
     pub(in crate::redis) async fn keep_limits(&self, every: Duration, looked: impl Fn(bool)) {
         self.driver.keep_limits(every, looked).await;
@@ -319,6 +350,65 @@ impl Connection {
             }
             answer
         }
+    }
+}
+
+/// The task that drives a connection. It ends with the connection, and dropping it ends the connection.
+pub(in crate::redis) struct Task {
+    /// Whether it has panicked. `None`: it has ended.
+    ended: Option<BoxFuture<'static, bool>>,
+    abort: AbortHandle,
+}
+
+impl Task {
+    fn of<T: Send + 'static>(task: JoinHandle<T>) -> Self {
+        let abort = task.abort_handle();
+        let ended = async move { task.await.is_err_and(|error| error.is_panic()) };
+        Self {
+            ended: Some(Box::pin(ended)),
+            abort,
+        }
+    }
+
+    /// Waits for the end of the connection.
+    pub(in crate::redis) async fn ended(&mut self) {
+        self.has_panicked().await;
+    }
+
+    /// Waits for the end of the connection. `true`: its task has panicked, as tokio does where a runtime has no
+    /// sockets. There is no way to check beforehand.
+    async fn has_panicked(&mut self) -> bool {
+        let has_panicked = match &mut self.ended {
+            Some(ended) => ended.await,
+            None => false,
+        };
+        self.ended = None;
+        has_panicked
+    }
+
+    /// Ends the connection, and waits until its socket is closed, which happens when its task is dropped.
+    pub(in crate::redis) async fn end(mut self) {
+        self.abort.abort();
+        self.ended().await;
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.abort.abort();
+    }
+}
+
+/// A command that was entered into its connection, and is to be handed over.
+#[must_use]
+pub(crate) struct Unflushed {
+    driver: Arc<DriverShared>,
+    entered: Encoded,
+}
+
+impl Unflushed {
+    pub(crate) fn flush(self) {
+        self.driver.flush(self.entered);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::redis::call::{Call, OUTDATED};
 use crate::redis::connection::answers::{
     Answer, ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
 };
-use crate::redis::connection::{AnswerCallback, AnswerLimits, Connection};
+use crate::redis::connection::{AnswerCallback, AnswerLimits, Connection, Unflushed};
 use crate::redis::transport::{Arg, CommandWords, ConnectionError, Delivery, Reply};
 
 /// A connection that may carry scripts.
@@ -212,17 +212,7 @@ impl Link {
         if call.still.as_ref().is_some_and(|still| !still.is_wanted()) {
             return Err(SendError::NotSent(self.cause(OUTDATED)));
         }
-        let script = match form {
-            ScriptForm::Sha => call.script.sha_word(),
-            ScriptForm::Source | ScriptForm::SourceAfterAsking => call.script.source_word(),
-        };
-        let mut args = CommandWords::new();
-        let others = call.others.as_deref().unwrap_or_default();
-        let keys = call.keys.len() + others.len();
-        args.extend([script, Arg::Number(keys as i64)]);
-        args.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
-        args.extend(others.iter().cloned());
-        args.extend(call.args.iter().cloned());
+        let args = words_of(form, call);
         // The command is handed over now; from then on it is executed whatever happens to
         // this future.
         sent.store(true, Ordering::Release);
@@ -244,8 +234,13 @@ impl Link {
                 answer.await
             }
         };
+        Ok((self.outcome(answer)?, sent_at))
+    }
+
+    /// What became of a script that was sent.
+    pub(in crate::redis) fn outcome(&self, answer: Answer) -> Result<Reply, SendError> {
         match answer {
-            Ok(reply) => Ok((reply, sent_at)),
+            Ok(reply) => Ok(reply),
             Err(ConnectionError::Refused(refusal)) => {
                 let is_misplaced = refusal.kind.is_misplaced();
                 let source = Cause::refused(&self.server, refusal.kind, refusal.text);
@@ -257,6 +252,27 @@ impl Link {
             Err(ConnectionError::NotSent(why)) => Err(SendError::Unwritten(self.cause(why))),
             Err(problem) => Err(self.unknown(problem)),
         }
+    }
+
+    /// Enters a script into the connection, under the name that the server may know, and is done with its answer. `None`: the
+    /// connection accepts none.
+    pub(in crate::redis) fn enter<T: 'static>(
+        &self,
+        call: Call<T>,
+        (sent_at, limit): (Instant, Limit),
+        route: Option<u16>,
+        done: impl FnOnce(Call<T>) -> AnswerCallback,
+    ) -> Option<Unflushed> {
+        let form = ScriptForm::Sha;
+        let (words, expected) = (words_of(form, &call), self.expected_of(form, &call));
+        let wanted = (expected, self.limits(sent_at, limit), route);
+        self.connection
+            .enter("EVALSHA", &words, limit.until, wanted, || done(call))
+    }
+
+    /// Other servers have got these routes: what was sent on them has no answer.
+    pub(in crate::redis) fn abandon(&self, is_lost: impl Fn(u16) -> bool) {
+        self.connection.abandon(is_lost);
     }
 
     /// Sends a command whose answer has to have this shape.
@@ -443,6 +459,22 @@ impl Link {
             judge: Arc::clone(&self.judge),
         }
     }
+}
+
+/// The words of a command behind its name.
+fn words_of<T>(form: ScriptForm, call: &Call<T>) -> CommandWords {
+    let script = match form {
+        ScriptForm::Sha => call.script.sha_word(),
+        ScriptForm::Source | ScriptForm::SourceAfterAsking => call.script.source_word(),
+    };
+    let mut words = CommandWords::new();
+    let others = call.others.as_deref().unwrap_or_default();
+    let keys = call.keys.len() + others.len();
+    words.extend([script, Arg::Number(keys as i64)]);
+    words.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
+    words.extend(others.iter().cloned());
+    words.extend(call.args.iter().cloned());
+    words
 }
 
 /// The reply to SCAN.

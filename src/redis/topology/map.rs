@@ -31,6 +31,7 @@ use crate::redis::settings::address::Address;
 use crate::redis::settings::{Expected, Settings};
 
 use registry::{NumberOutcome, Registry};
+pub(in crate::redis) use send::is_followed;
 pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
 pub(in crate::redis) use values::{RouteOwners, RouteTable};
 
@@ -302,6 +303,7 @@ impl Map {
             return;
         }
         isolated(|| self.changed.notify_waiters());
+        self.abandon(&change.switched);
         self.log(Some(change.switched.len()));
         if !change.switched.is_empty() {
             self.switches.add(change.switched);

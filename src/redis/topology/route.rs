@@ -7,14 +7,16 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::confirmer::ReplicaRoute;
-use super::map::{Map, Received, RoutedLink};
-use crate::error::{Cause, Error, Operation};
+use super::map::{Map, Received, RoutedLink, is_followed};
+use crate::error::{Cause, Error, Operation, RefusalKind};
 use crate::redis::call::Call;
 use crate::redis::channels::{ChannelRoute, Subscription, UNCONFIRMED};
-use crate::redis::connection::slot_of;
+use crate::redis::connection::answers::Answer;
+use crate::redis::connection::{AnswerCallback, Unflushed, slot_of};
 use crate::redis::node::BackgroundClass;
 use crate::redis::node::link::{Limit, SendError};
 use crate::redis::settings::Settings;
+use crate::redis::transport::Reply;
 
 /// A connection, among all that have carried the commands of a key. Once there is another one, nothing that was sent before
 /// is executed any more: its predecessor was killed, or without a fence is taken to be.
@@ -121,6 +123,52 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// The connection that may carry scripts now, if there is one.
+    pub(crate) fn now(self) -> Option<RoutedLink> {
+        let map = self.map;
+        match map.only.get() {
+            Some(node) => node.link(self.lane).map(RoutedLink::only),
+            None => {
+                let (node, server) = map.owner(self.group)?;
+                Some(RoutedLink::to(node, server.link(self.lane)?))
+            }
+        }
+    }
+
+    /// Enters a script into the connection of this way, which is flushed later. `done` makes what is called once with the
+    /// answer, for [`outcome`](Self::outcome), by the task that reads it, or that finds that there is none. `None`: the
+    /// connection accepts no command.
+    pub(crate) fn enter<T: 'static>(
+        self,
+        way: RoutedLink,
+        call: Call<T>,
+        sent: (Instant, Limit),
+        done: impl FnOnce(RoutedLink, Call<T>) -> AnswerCallback,
+    ) -> Option<Unflushed> {
+        let route = self.map.only.get().is_none().then_some(self.group);
+        let link = Arc::clone(&way.link);
+        link.enter(call, sent, route, |call| done(way, call))
+    }
+
+    /// What became of a script that was entered.
+    pub(crate) fn outcome(self, way: &RoutedLink, answer: Answer) -> Result<Reply, SendError> {
+        let outcome = way.link.outcome(answer);
+        match self.map.only.get() {
+            Some(_) => outcome,
+            None => self.map.counted(self.group, way, outcome),
+        }
+    }
+
+    /// Whether a refusal is followed by another send, because nothing was executed.
+    pub(crate) fn follows(self, refusal: Option<&RefusalKind>) -> bool {
+        let is_only = self.map.only.get().is_some();
+        match refusal {
+            Some(RefusalKind::NoScript) => true,
+            Some(kind) => !is_only && is_followed(kind),
+            None => false,
+        }
+    }
+
     /// Sends a script once and waits for its answer within `limit`. Among several servers it follows where
     /// it is sent, which counts as nothing: what was redirected was not executed.
     ///
@@ -202,6 +250,12 @@ impl<'a> Route<'a> {
         // Without a server nothing is sent.
         let (_, node) = self.map.owner(self.group)?;
         Some(node.bulk(self.lane, kind).await)
+    }
+
+    /// A turn among the calls of this kind, if there is one now.
+    pub(crate) fn try_bulk(self, kind: BackgroundClass) -> Option<OwnedSemaphorePermit> {
+        let (_, node) = self.map.owner(self.group)?;
+        node.try_bulk(self.lane, kind)
     }
 
     /// The connection that carries the commands of this key now. `None`: there is none at present.

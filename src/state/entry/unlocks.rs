@@ -1,15 +1,36 @@
-//! Unlocks that are under way, and the jobs that their releases have.
+//! Unlocks that are under way, and the jobs of their releases that wait.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
 
 use super::{Entry, HoldCells, Locks, Outcome};
 use crate::core::{Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, WaiterId};
+use crate::redis::Unflushed;
 
-/// The release that has begun with an unlock, whose job the caller drives, and its outcome. `Ok(None)`: the hold was
-/// released before.
-pub(crate) type BegunUnlock = Result<Option<(Option<OpId>, Outcome)>, LossReason>;
+/// An unlock that has begun. `Ok(None)`: the hold was released before.
+pub(crate) type BegunUnlock = Result<Option<PendingUnlock>, LossReason>;
+
+pub(crate) struct PendingUnlock {
+    pub(crate) outcome: Outcome,
+    /// Its release, or an acquire before that, was under way already.
+    pub(crate) has_joined: bool,
+}
+
+/// A task of a client.
+pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+type EnterRelease =
+    fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), OwnerKey, OpId) -> Option<Unflushed>;
+
+/// How a release is sent that has begun.
+#[derive(Clone, Copy)]
+pub(crate) struct Releases {
+    /// Enters it into its connection, under the lock's mutex. `None`: it takes a job.
+    pub(crate) enter: EnterRelease,
+    pub(crate) job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+}
 
 impl Entry {
     pub(crate) fn unlock(self: &Arc<Self>, owner: OwnerKey, hold: HoldId) -> BegunUnlock {
@@ -44,11 +65,13 @@ impl Entry {
             let (cell, outcome) = oneshot::channel();
             let cells = state.holds.get_or_insert_with(hold, HoldCells::default);
             cells.unlock = Some(cell);
-            let begins = out.jobs.iter().position(|(of, _)| *of == owner);
-            let release = begins.map(|nth| out.jobs.remove(nth).1);
-            Ok(Some((release, outcome)))
+            let has_joined = !out.jobs.iter().any(|(of, _)| *of == owner);
+            Ok(Some(PendingUnlock {
+                outcome,
+                has_joined,
+            }))
         })?;
-        if let Some((None, _)) = unlock {
+        if unlock.as_ref().is_some_and(|unlock| unlock.has_joined) {
             let waiting = self.locks.waiting_jobs.lock();
             let job = waiting.get(&(self.address(), owner)).cloned();
             drop(waiting);

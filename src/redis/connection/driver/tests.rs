@@ -4,7 +4,7 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Wake;
 
-use test_support::{Rolls, tokio};
+use test_support::tokio;
 use tokio::io::{
     AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf, duplex,
 };
@@ -12,7 +12,6 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::redis::connection::answers::{ExpectedReply, Fits, ReplyChecker};
-use crate::redis::connection::reply_path::check_reply_path;
 use crate::redis::connection::requests::{AnswerLimits, Completion};
 use crate::redis::transport::Reply;
 
@@ -421,21 +420,6 @@ async fn an_aborted_task_leaves_no_caller_waiting() {
     assert!(is_lost(reply.await));
 }
 
-/// Chance instead of a fuzzer.
-#[test]
-fn whatever_arrives_answers_the_same_requests_wherever_it_is_cut() {
-    let mut rolls = Rolls(7);
-    for _ in 0..20_000 {
-        let input: Vec<_> = (0..2 + rolls.below(10))
-            .map(|_| {
-                let codes = if rolls.below(8) == 0 { 256 } else { 32 };
-                rolls.below(codes) as u8
-            })
-            .collect();
-        check_reply_path(&input);
-    }
-}
-
 /// What a caller has for a waker.
 struct Foreign<F>(F);
 
@@ -513,6 +497,27 @@ async fn a_waker_that_panics_costs_no_other_caller_its_reply() {
     drop(fixture.server);
     assert!(is_lost(next.await));
     fixture.task.await.expect("it has ended by itself");
+}
+
+/// A completion may send the next command. Its thread is the one that writes.
+#[tokio::test]
+async fn what_is_handed_over_while_callers_are_answered_goes_out_in_one_write() {
+    const CALLS: usize = 8;
+    let mut fixture = Fixture::new(1 << 16);
+    for _ in 0..CALLS {
+        let shared = Arc::clone(&fixture.shared);
+        let again = move |_| {
+            let entered = shared.enter(ping(), later(), || Box::new(|_| {}));
+            shared.flush(entered.expect("it is open"));
+        };
+        let first = fixture.shared.enter(ping(), later(), || Box::new(again));
+        fixture.shared.flush(first.expect("it is open"));
+    }
+    fixture.read(CALLS).await;
+    let before = fixture.writes.load(Ordering::Relaxed);
+    fixture.answers(&b"+PONG\r\n".repeat(CALLS)).await;
+    fixture.read(CALLS).await;
+    assert_eq!(fixture.writes.load(Ordering::Relaxed), before + 1);
 }
 
 /// A caller that sends it again would find the same connection.

@@ -408,7 +408,12 @@ fn a_request_without_an_answer_in_time_keeps_its_place() {
 #[test]
 fn a_look_is_asked_for_once_until_nothing_is_under_way() {
     let (mut requests, now) = (Requests::default(), Instant::now());
-    let enter = |requests: &mut Requests| requests.enter(&mut [ping()], later()).expect("open");
+    let enter = |requests: &mut Requests| {
+        requests
+            .enter(&mut [ping()], later())
+            .expect("open")
+            .is_to_be_looked_at
+    };
     let answer = |requests: &mut Requests| {
         let length = requests.unwritten(now).len();
         requests.written(length);

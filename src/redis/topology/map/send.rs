@@ -1,5 +1,6 @@
 //! Sends a script to the server of its lock, wherever that goes meanwhile.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,10 +10,11 @@ use tokio::time::Instant;
 
 use super::Map;
 use super::values::{Received, RoutedLink, not_reached};
-use crate::error::RefusalKind::{Ask, Known, Moved};
+use crate::error::RefusalKind::{self, Ask, Known, Moved};
 use crate::error::{Cause, RefusedKind};
 use crate::redis::call::Call;
 use crate::redis::node::Node;
+use crate::redis::node::lane::Lane;
 use crate::redis::node::link::{Limit, SendError};
 use crate::redis::transport::ConnectionError;
 
@@ -56,8 +58,7 @@ impl Map {
             tokio::select! {
                 biased;
                 link = node.lane(nth, &self.context).ready(limit) => {
-                    let link = link?;
-                    return Ok(RoutedLink { node: number, ..RoutedLink::only(link) });
+                    return Ok(RoutedLink::to(number, link?));
                 }
                 () = changed => {}
             }
@@ -82,13 +83,8 @@ impl Map {
                 answered => return answered,
             };
             // None of these was executed. Any other refusal is about the command.
-            let pause = match &cause.refusal {
-                Some(Moved { .. } | Ask { .. }) => Duration::ZERO,
-                Some(Known(RefusedKind::ReadOnly)) => READ_ONLY,
-                Some(Known(
-                    RefusedKind::Loading | RefusedKind::MasterDown | RefusedKind::ClusterDown,
-                )) => SERVER_DOWN_PAUSE,
-                _ => return Err(SendError::Refused(cause)),
+            let Some(pause) = cause.refusal.as_ref().and_then(pause_before) else {
+                return Err(SendError::Refused(cause));
             };
             self.context.outdated.notify_one();
             let named = |host, port| {
@@ -155,19 +151,11 @@ impl Map {
                 Some(_) => way.link.run_asking(call, limit, sent).await,
             }
         };
-        let answer = tokio::select! {
+        let (reply, sent_at) = tokio::select! {
             biased;
-            answer = answer => match answer {
-                // The connection of a server that has lost all its slots ends.
-                Ok(_) | Err(SendError::Unknown(_)) if !self.has(route, &way) => None,
-                answer => Some(answer),
-            },
-            () = self.lost(route, &way) => None,
-        };
-        let (reply, sent_at) = answer.unwrap_or_else(|| {
-            let source = way.link.cause("another server has taken over");
-            Err(SendError::TakenOver(source))
-        })?;
+            answer = answer => self.counted(route, &way, answer),
+            () = self.lost(route, &way) => Err(taken_over(&way)),
+        }?;
         if way.is_on_the_way()
             && let Some((channel, announce)) = &call.announced
             && let Some((_, owner)) = self.owner(route)
@@ -179,6 +167,45 @@ impl Map {
             sent_at,
             way,
         })
+    }
+
+    /// An answer, if its server still has the route.
+    pub(in crate::redis) fn counted<T>(
+        &self,
+        route: u16,
+        way: &RoutedLink,
+        answer: Result<T, SendError>,
+    ) -> Result<T, SendError> {
+        match answer {
+            // The connection of a server that has lost all its slots ends.
+            Ok(_) | Err(SendError::Unknown(_)) if !self.has(route, way) => Err(taken_over(way)),
+            answer => answer,
+        }
+    }
+
+    /// Ends the wait for what was entered on these routes at a server that does not have them any more.
+    pub(super) fn abandon(&self, switched: &BTreeSet<u16>) {
+        let (links, owners) = {
+            let state = self.state.lock();
+            let owners = switched.iter();
+            let owners = owners.map(|route| (*route, state.owners[usize::from(*route)]));
+            let nodes = state.registry.nodes();
+            let links = nodes.flat_map(|(number, node)| {
+                let links = node.lanes().filter_map(Lane::now);
+                links.map(move |link| (number, link)).collect::<Vec<_>>()
+            });
+            (
+                links.collect::<Vec<_>>(),
+                owners.collect::<BTreeMap<_, _>>(),
+            )
+        };
+        for (number, link) in links {
+            link.abandon(|route| {
+                owners
+                    .get(&route)
+                    .is_some_and(|owner| *owner != Some(number))
+            });
+        }
     }
 
     /// Whether the server of this way has the route, or is about to take it over from the one that has.
@@ -198,6 +225,27 @@ impl Map {
             changed.await;
         }
     }
+}
+
+fn taken_over(way: &RoutedLink) -> SendError {
+    SendError::TakenOver(way.link.cause("another server has taken over"))
+}
+
+/// Whether a command that was refused so goes on to another server, or to the same one a moment later.
+pub(in crate::redis) fn is_followed(refusal: &RefusalKind) -> bool {
+    pause_before(refusal).is_some()
+}
+
+/// How long a command that was refused so waits before it goes on.
+fn pause_before(refusal: &RefusalKind) -> Option<Duration> {
+    Some(match refusal {
+        Moved { .. } | Ask { .. } => Duration::ZERO,
+        Known(RefusedKind::ReadOnly) => READ_ONLY,
+        Known(RefusedKind::Loading | RefusedKind::MasterDown | RefusedKind::ClusterDown) => {
+            SERVER_DOWN_PAUSE
+        }
+        _ => return None,
+    })
 }
 
 /// The pause for a replica that is about to be the primary, or a primary that has become a replica.

@@ -12,7 +12,7 @@ use super::values::NODES_MAX;
 use super::*;
 use crate::base::runtime::Runtime;
 use crate::kind::LockKind;
-use crate::redis::connection::Connection;
+use crate::redis::connection::{AnswerCallback, Connection};
 use crate::redis::node::BackgroundClass;
 use crate::redis::node::lane::Lane;
 use crate::redis::node::link::{Limit, Link, SendError};
@@ -364,6 +364,42 @@ async fn the_connections_of_a_server_that_was_replaced_end() {
     });
     let ended = ended.await;
     assert!(ended.is_some(), "it leads to a server that is gone");
+    map.context.end();
+}
+
+/// A release that waited for the former server would be late at the next one.
+#[tokio::test]
+async fn what_was_entered_ends_when_another_server_has_its_route() {
+    let server = Server::start();
+    let map = map_of(&server.url(), 10, 1);
+    map.apply(&named(1, ("a", usize::from(server.port) - 1), &[]));
+    let (number, node) = map.owner(5).expect("it has one");
+    let limit = Limit {
+        until: Instant::now() + LONG,
+        silence: LONG,
+    };
+    let link = node.lane(0, &map.context).ready(limit.until).await;
+    let link = link.expect("it responds");
+    server.pause();
+    let enter = |route: u16| {
+        let (told, answer) = tokio::sync::oneshot::channel();
+        let (key, field) = ("k".into(), "f".into());
+        let call = script::touch(LockKind::Plain, [(&key, &field)].into_iter());
+        let done = |_| -> AnswerCallback { Box::new(|answer| _ = told.send(answer)) };
+        let entered = link.enter(call, (Instant::now(), limit), Some(route), done);
+        entered.expect("it is open").flush();
+        answer
+    };
+    let (lost, mut stays) = (enter(5), enter(6));
+    map.moved(5, number, address(1));
+    let way = RoutedLink::to(number, Arc::clone(&link));
+    let answer = within(LONG / 2, lost).await.expect("at once");
+    let outcome = map.counted(5, &way, link.outcome(answer.expect("once")));
+    assert!(
+        matches!(outcome, Err(SendError::TakenOver(_))),
+        "{outcome:?}"
+    );
+    assert!(stays.try_recv().is_err(), "another route");
     map.context.end();
 }
 

@@ -80,6 +80,14 @@ impl RoutedLink {
         }
     }
 
+    /// The way to the server of this number.
+    pub(in crate::redis) fn to(node: u16, link: Arc<Link>) -> Self {
+        Self {
+            node,
+            ..Self::only(link)
+        }
+    }
+
     /// Whether its server is about to take over the slot: what is published there may not be heard yet.
     pub(crate) fn is_on_the_way(&self) -> bool {
         self.migrating_from.is_some()
