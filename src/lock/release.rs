@@ -407,14 +407,18 @@ impl ReleaseJob {
             };
             before.note_failed(entry.route(), &error);
             let (text, is_final) = (error.to_string(), error.is_final());
-            self.open &= !is_final;
-            let reported = entry.release_failed(owner, id, maybe_executed, is_final, error);
-            if is_final {
+            let (reported, is_over) =
+                entry.release_failed(owner, id, maybe_executed, is_final, error);
+            self.open = !is_over;
+            if is_over {
                 // A caller that has the error needs no event.
                 return match reported {
                     true => {}
                     false => self.give_up(&field, &text),
                 };
+            }
+            if is_final {
+                continue;
             }
             failed = Some(text);
             self.pause(&mut pause, give_up_at).await;

@@ -353,6 +353,7 @@ impl Entry {
             self.locks.timers.set(timers.map(|owner| (self, *owner)));
         }
         ended.iter().for_each(|status| isolated(|| status.wake()));
+        // Before those that are done with the lock: the other order wakes twice as many threads (`tests/counts.rs`).
         woken
             .iter()
             .for_each(|waiter| isolated(|| waiter.notify_one()));
@@ -498,8 +499,9 @@ impl Entry {
         });
     }
 
-    /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is
-    /// given up, and all of them have failed. Returns whether a caller has the error.
+    /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is given up,
+    /// unless others have joined it meanwhile, which have an attempt of their own. Returns whether a caller has the error,
+    /// and whether the release is over.
     pub(crate) fn release_failed(
         self: &Arc<Self>,
         owner: OwnerKey,
@@ -507,12 +509,14 @@ impl Entry {
         maybe_executed: bool,
         is_final: bool,
         error: Error,
-    ) -> bool {
+    ) -> (bool, bool) {
+        let mut is_over = false;
         let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
             state
                 .core
                 .release_failed(now, owner, op, maybe_executed, out);
-            if is_final {
+            is_over = is_final && !state.core.is_awaited(owner);
+            if is_over {
                 state.core.release_gone(now, owner, op, out);
             }
             let failed = out.unlocked.drain(..);
@@ -529,7 +533,7 @@ impl Entry {
             // Its future may be dropped by now.
             isolated(|| reported |= unlock.send(Err(error)).is_ok());
         }
-        reported
+        (reported, is_over)
     }
 
     /// The status of a hold that has not ended.
