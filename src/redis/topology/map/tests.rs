@@ -16,6 +16,8 @@ use crate::redis::connection::{AnswerCallback, Connection};
 use crate::redis::node::BackgroundClass;
 use crate::redis::node::lane::Lane;
 use crate::redis::node::link::{Limit, Link, SendError};
+use crate::redis::topology::route::Route;
+use crate::redis::transport::Reply;
 use crate::script;
 
 fn map() -> Arc<Map> {
@@ -400,6 +402,12 @@ async fn what_was_entered_ends_when_another_server_has_its_route() {
         "{outcome:?}"
     );
     assert!(stays.try_recv().is_err(), "another route");
+    // An answer that is being read then does not count.
+    let route = Route::new(&map, false, "k");
+    let counts = || route.outcome(&way, Ok(Reply::Number(1))).is_ok();
+    assert!(counts());
+    map.moved(route.group(), number, address(1));
+    assert!(!counts());
     map.context.end();
 }
 
