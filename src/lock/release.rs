@@ -158,7 +158,8 @@ async fn behind_another(
     let shared = entry.shared();
     let mut since = shared.clock.now();
     loop {
-        let limit = shared.clock.instant(since + shared.command_timeout()) + ERROR_GRACE;
+        let timeout = shared.command_timeout();
+        let limit = shared.clock.instant(since + timeout) + timeout / 16 + ERROR_GRACE;
         if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
             return settled(entry, owner, outcome);
         }
@@ -176,7 +177,8 @@ async fn behind_another(
     Err(entry.route().no_answer(Operation::Unlocking, text))
 }
 
-/// What the job has to report when its time is over says more than a caller's own time limit.
+/// What a job has to report when its time is over says more than a caller's own time limit. A connection notices that at the
+/// latest after a sixteenth of it.
 const ERROR_GRACE: Duration = Duration::from_millis(50);
 
 /// Runs `release.lua` for one release of an owner, each send with the count of its moment, which is

@@ -18,6 +18,7 @@ mod stream;
 
 use super::transport::Reply;
 
+pub(super) use driver::STALL;
 pub(super) use failed::{Failed, connect_error, explained};
 pub(super) use pushes::PushReceiver;
 #[cfg(feature = "test-util")]

@@ -178,7 +178,8 @@ impl Facts {
 #[derive(Default)]
 struct Deferred {
     effects: Effects,
-    /// Commands that were entered: they are written first, so that the server works while callers are woken.
+    /// Commands that were entered: they are written first, so that the server works while callers are woken, and by a reader
+    /// when it has answered what had arrived.
     unflushed: SmallVec<[Unflushed; 1]>,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<Notify>; 2]>,

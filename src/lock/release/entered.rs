@@ -27,13 +27,10 @@ pub(super) fn enter(
         return None;
     }
     let way = route.now()?;
-    // A release that a caller waits for does not queue with the others. Of a call that is dropped, the next step says whether
-    // its owner leaves the server's queue too.
-    let place = match core.is_awaited(owner) {
-        true => None,
-        false if entry.name.kind().has_queue() => return None,
-        false => Some(route.try_bulk(BackgroundClass::Releases)?),
-    };
+    // Of a call that is dropped, the next step says whether its owner leaves the server's queue too.
+    if entry.name.kind().has_queue() && !core.is_awaited(owner) {
+        return None;
+    }
     let step = core.release_step(now, owner, op, true, out);
     let ReleaseStep::Send {
         field,
@@ -43,6 +40,11 @@ pub(super) fn enter(
     } = &step
     else {
         return None;
+    };
+    // A release that a caller waits for does not queue with the others.
+    let place = match awaited {
+        Some(_) => None,
+        None => Some(route.try_bulk(BackgroundClass::Releases)?),
     };
     let may_pass = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
     let said = core.release_sent(now, owner, op, may_pass, out)?;

@@ -89,9 +89,10 @@ impl DriverShared {
     }
 
     /// The reader may be answering many callers. If each of them on another thread wrote as soon as it was woken, that
-    /// thread would sleep in between. Only for a moment, because a waker may take its time.
+    /// thread would sleep in between. Only for a moment, because a waker may take its time. Readers wait for none: two of
+    /// them would wait for each other.
     fn while_others_are_answered(&self) {
-        if !Answering::is_here(self) {
+        if ANSWERING.get().is_null() {
             drop(self.answering.try_lock_for(ANSWERING_MAX));
         }
     }
@@ -151,7 +152,9 @@ impl DriverShared {
     pub(super) async fn keep_limits(&self, every: Duration, looked: impl Fn(bool)) {
         loop {
             self.used.notified().await;
+            let mut next = Instant::now();
             loop {
+                until_read(next).await;
                 let now = Instant::now();
                 let (look, late) = {
                     let mut requests = self.requests.lock();
@@ -162,8 +165,7 @@ impl DriverShared {
                 if look.is_over {
                     break;
                 }
-                let next = look.next.unwrap_or(now + every);
-                tokio::time::sleep_until(next.min(now + every)).await;
+                next = look.next.unwrap_or(now + every).min(now + every);
             }
         }
     }
@@ -456,6 +458,18 @@ impl Future for Writer {
     }
 }
 
+/// Waits until then, and if this process stands still meanwhile, until what has arrived is read.
+async fn until_read(at: Instant) {
+    let mut at = at.max(Instant::now() + CATCH_UP);
+    loop {
+        tokio::time::sleep_until(at).await;
+        if Instant::now() <= at + STALL {
+            return;
+        }
+        at = Instant::now() + CATCH_UP;
+    }
+}
+
 fn note(known: &mut Option<Waker>, waker: &Waker) {
     if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
         *known = Some(waker.clone());
@@ -465,6 +479,12 @@ fn note(known: &mut Option<Waker>, waker: &Waker) {
 pub(super) fn lost(why: &str) -> ConnectionError {
     ConnectionError::Lost(why.to_owned())
 }
+
+/// A timer that fires this late indicates a stall of this process, not of the server.
+pub(in crate::redis) const STALL: Duration = Duration::from_millis(50);
+
+/// How long what has arrived may take to be read.
+const CATCH_UP: Duration = Duration::from_millis(10);
 
 /// As long as some hundred callers take to be woken.
 const ANSWERING_MAX: Duration = Duration::from_micros(50);

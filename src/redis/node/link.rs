@@ -17,7 +17,7 @@ use crate::redis::call::{Call, OUTDATED};
 use crate::redis::connection::answers::{
     Answer, ExpectedReply, Fits, ImpossibleReplies, ImpossibleReply, NEVER, ReplyChecker,
 };
-use crate::redis::connection::{AnswerCallback, AnswerLimits, Connection, Unflushed};
+use crate::redis::connection::{AnswerCallback, AnswerLimits, Connection, STALL, Unflushed};
 use crate::redis::transport::{Arg, CommandWords, ConnectionError, Delivery, Reply};
 
 /// A connection that may carry scripts.
@@ -513,6 +513,3 @@ fn is_number(reply: &Reply) -> bool {
 
 /// How many looks at the limits of commands there are in a command timeout.
 const LOOKS: u32 = 16;
-
-/// A timer that fires this late indicates a stall of this process, not of the server.
-const STALL: Duration = Duration::from_millis(50);
