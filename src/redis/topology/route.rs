@@ -155,7 +155,14 @@ impl<'a> Route<'a> {
         let outcome = way.link.outcome(answer);
         match self.map.only.get() {
             Some(_) => outcome,
-            None => self.map.counted(self.group, way, outcome),
+            None => {
+                if let Err(SendError::Refused(cause)) = &outcome
+                    && let Some(refusal) = &cause.refusal
+                {
+                    self.map.note_refusal(self.group, way, refusal);
+                }
+                self.map.counted(self.group, way, outcome)
+            }
         }
     }
 

@@ -16,6 +16,7 @@ use crate::redis::call::Call;
 use crate::redis::node::Node;
 use crate::redis::node::lane::Lane;
 use crate::redis::node::link::{Limit, SendError};
+use crate::redis::settings::address::Address;
 use crate::redis::transport::ConnectionError;
 
 impl Map {
@@ -87,11 +88,7 @@ impl Map {
                 return Err(SendError::Refused(cause));
             };
             self.context.outdated.notify_one();
-            let named = |host, port| {
-                let asked = self.node(number).endpoint.address();
-                // The name of a node, whose IP address a table has had beside it.
-                self.settings.learned.address(host, port, None, &asked)
-            };
+            let named = |host, port| self.named_by(number, host, port);
             let next = match &cause.refusal {
                 Some(Moved { .. } | Ask { .. }) if redirections == REDIRECTIONS_MAX => {
                     return Err(not_reached(cause));
@@ -167,6 +164,28 @@ impl Map {
             sent_at,
             way,
         })
+    }
+
+    /// A node that this one has named, whose IP address a table may have had beside its name.
+    fn named_by(&self, number: u16, host: &str, port: u16) -> Address {
+        let asked = self.node(number).endpoint.address();
+        self.settings.learned.address(host, port, None, &asked)
+    }
+
+    /// Notes where a refusal sends what was entered, so that its next send goes there.
+    pub(in crate::redis) fn note_refusal(
+        &self,
+        route: u16,
+        way: &RoutedLink,
+        refusal: &RefusalKind,
+    ) {
+        if !is_followed(refusal) {
+            return;
+        }
+        self.context.outdated.notify_one();
+        if let Moved { host, port } = refusal {
+            self.moved(route, way.node, self.named_by(way.node, host, *port));
+        }
     }
 
     /// An answer, if its server still has the route.

@@ -17,7 +17,7 @@ use crate::redis::node::BackgroundClass;
 use crate::redis::node::lane::Lane;
 use crate::redis::node::link::{Limit, Link, SendError};
 use crate::redis::topology::route::Route;
-use crate::redis::transport::Reply;
+use crate::redis::transport::{ConnectionError, Reply};
 use crate::script;
 
 fn map() -> Arc<Map> {
@@ -406,7 +406,10 @@ async fn what_was_entered_ends_when_another_server_has_its_route() {
     let route = Route::new(&map, false, "k");
     let counts = || route.outcome(&way, Ok(Reply::Number(1))).is_ok();
     assert!(counts());
-    map.moved(route.group(), number, address(1));
+    // A refusal says where the next send goes.
+    let moved = ConnectionError::refused("MOVED 0 127.0.0.1:2");
+    let refused = route.outcome(&way, Err(moved));
+    assert!(matches!(refused, Err(SendError::Refused(_))));
     assert!(!counts());
     map.context.end();
 }
