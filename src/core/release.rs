@@ -397,12 +397,12 @@ impl OwnerState {
         }
         let gone = match gone {
             // Sent after the lease: that may be why, or an earlier send as late, after a renewal without an answer.
-            Some(LossReason::Gone | LossReason::Taken) if !in_time => Some(LossReason::NotRenewed),
+            Some(LossReason::Gone | LossReason::Taken) if !in_time => Some(LossReason::LeaseOver),
             gone => gone,
         };
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
-            Some(LossReason::Gone | LossReason::Taken | LossReason::NotRenewed)
+            Some(LossReason::Gone | LossReason::Taken | LossReason::LeaseOver)
                 if release.maybe_freed =>
             {
                 Unlocked::Released

@@ -377,7 +377,7 @@ pub struct Effects {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// The fixed lease expired.
+    /// The fixed lease expired, or any lease before its release was sent.
     LeaseOver,
     /// Redis did not confirm a renewal in time, or too few replicas did for a hold taken with
     /// [`sync_replicas`](crate::Lock::sync_replicas), so the lease may have expired.

@@ -150,7 +150,7 @@ fn a_job_does_not_give_up_while_what_was_sent_before_may_still_be_executed() {
 /// A send at the very deadline may have come after the lease, or have freed the lock if a renewal without an answer was
 /// executed.
 #[test]
-fn what_was_first_sent_at_the_deadline_is_said_not_to_have_been_renewed() {
+fn what_was_first_sent_at_the_deadline_is_said_to_have_expired() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(A);
     let deadline = fixture
@@ -163,7 +163,7 @@ fn what_was_first_sent_at_the_deadline_is_said_not_to_have_been_renewed() {
     fixture.release_sent(A);
     fixture.release_sent(A);
     let outcome = fixture.unlocked(&unlock, 0, GONE);
-    assert_eq!(outcome, Err(LossReason::NotRenewed));
+    assert_eq!(outcome, Err(LossReason::LeaseOver));
 }
 
 /// It was counted as released, and nothing said that it was lost.

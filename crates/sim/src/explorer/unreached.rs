@@ -136,7 +136,7 @@ const CANNOT_BE: &[Unreached] = &[
             I::Detach,
             I::Claim,
             I::ExtendLost,
-            I::LeaseOver,
+            I::NotRenewed,
             I::MaxHold,
         ],
         "nothing is held",
@@ -144,7 +144,7 @@ const CANNOT_BE: &[Unreached] = &[
     // A release that is sent after the lease finds that too.
     (
         &[R::Lost, R::Alone, R::AloneThenRelease, R::WaitsReleasing],
-        &[I::NotRenewed],
+        &[I::LeaseOver],
         "nothing is held",
     ),
     (
