@@ -10,9 +10,9 @@
 //! | `Release` | unlock; guard dropped | stays; the next send includes it |
 //! | | Redis has the count and each unlock its outcome; the lease is over | `Idle` |
 //!
-//! A release is driven by one job, which has at most one send under way. Each send says the count of its
-//! moment, so a later release is never undone by a late one, and whatever happened before is included. The
-//! job ends when Redis has confirmed the count or refused it for good, when the lease is over and has done its
+//! A release has at most one send under way: the step that begins it enters the first, and a job makes the others. Each says
+//! the count of its moment, so a later release is never undone by a late one, and whatever happened before is included. The
+//! release ends when Redis has confirmed the count or refused it for good, when the lease is over and has done its
 //! work, or with the client or its runtime.
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by

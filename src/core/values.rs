@@ -358,7 +358,7 @@ pub struct Effects {
     pub woken: SmallVec<[WaiterId; 2]>,
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
-    /// Releases that begin: each needs a job.
+    /// Releases that begin: each enters its connection in this step, or needs a job.
     pub jobs: Vec<(OwnerKey, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,

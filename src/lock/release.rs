@@ -360,7 +360,7 @@ impl ReleaseJob {
         let entry = Arc::clone(&self.entry);
         let (shared, owner, id) = (entry.shared(), self.owner, self.id);
         if first.is_none() {
-            shared.tally.job_begins();
+            shared.tally.release_begins();
         }
         let (mut pause, mut before) = (PAUSE_MIN, Before::default());
         let mut failed = None::<String>;

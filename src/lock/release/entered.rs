@@ -73,7 +73,7 @@ pub(super) fn enter(
         Box::new(|answer| entered.completed(answer))
     });
     match &unflushed {
-        Some(_) => shared.tally.job_begins(),
+        Some(_) => shared.tally.release_begins(),
         None => core.release_unwritten(now, owner, op, out),
     }
     unflushed

@@ -37,7 +37,7 @@ pub(super) struct DriverShared {
     /// meanwhile is written after that, all in one write.
     answering: Mutex<()>,
     pushes: OnceLock<PushReceiver>,
-    /// Notified when a request is the first after a while: somebody is to look at its limits.
+    /// Notified when a request is the first after a while: its limits are to be kept from now on.
     used: Notify,
 }
 

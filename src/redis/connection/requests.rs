@@ -170,7 +170,7 @@ pub(super) struct Requests {
     judge: Option<Arc<ReplyChecker>>,
     /// Why there will be no more replies.
     end: Option<ConnectionError>,
-    /// Somebody looks at the limits of the answers.
+    /// Their limits are looked at until nothing is under way.
     is_watched: bool,
     /// A request was added since the last look.
     was_used: bool,

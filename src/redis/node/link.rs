@@ -218,21 +218,18 @@ impl Link {
         sent.store(true, Ordering::Release);
         let (connection, until) = (&self.connection, limit.until);
         let (expected, limits) = (self.expected_of(form, call), self.limits(sent_at, limit));
-        let answer = match form {
-            ScriptForm::Sha | ScriptForm::Source => {
-                let evaluate = match form {
-                    ScriptForm::Sha => "EVALSHA",
-                    _ => "EVAL",
-                };
-                let answer = connection.send(evaluate, &args, until, (Some(expected), limits));
-                drop(args);
-                answer.await
-            }
-            ScriptForm::SourceAfterAsking => {
-                let answer = connection.asking("EVAL", &args, until, (expected, limits));
-                drop(args);
-                answer.await
-            }
+        let command = match form {
+            ScriptForm::Sha => "EVALSHA",
+            ScriptForm::Source | ScriptForm::SourceAfterAsking => "EVAL",
+        };
+        let answer = if let ScriptForm::SourceAfterAsking = form {
+            let answer = connection.asking(command, &args, until, (expected, limits));
+            drop(args);
+            answer.await
+        } else {
+            let answer = connection.send(command, &args, until, (Some(expected), limits));
+            drop(args);
+            answer.await
         };
         Ok((self.outcome(answer)?, sent_at))
     }
