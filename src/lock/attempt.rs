@@ -44,8 +44,15 @@ struct StillAttempting {
 }
 
 impl Still for StillAttempting {
-    fn is_wanted(&self) -> bool {
-        let is_wanted = self.entry.peek(|core| core.is_attempting(&self.permit));
+    fn if_wanted(&self, enter: &mut dyn FnMut()) -> bool {
+        // Under the lock's mutex: what undoes the attempt comes behind it on the connection.
+        let is_wanted = self.entry.peek(|core| {
+            let is_wanted = core.is_attempting(&self.permit);
+            if is_wanted {
+                enter();
+            }
+            is_wanted
+        });
         self.is_over.fetch_or(!is_wanted, Ordering::Relaxed);
         is_wanted
     }

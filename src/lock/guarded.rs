@@ -290,11 +290,13 @@ impl GuardedWrite {
         let mut build = || {
             let field = held_as(&self.hold)?;
             copies += 1;
-            // Looked at whenever a copy goes out, also after a refusal: the hold may have ended meanwhile, and the next
+            // Asked whenever a copy goes out, also after a refusal: the hold may have ended meanwhile, and the next
             // one of its owner has the same field.
             let still = Arc::new({
                 let (hold, field) = (self.hold.again(), Arc::clone(&field));
-                move || held_as(&hold).as_ref() == Some(&field)
+                move |enter: &mut dyn FnMut()| {
+                    if_held(&hold, |held| (held == Some(&field)).then(enter).is_some())
+                }
             });
             let (token, script) = (self.hold.status.token(), &self.script.0);
             let of_user = (&self.keys[..], &self.args[..]);
@@ -354,11 +356,17 @@ impl GuardedWrite {
 
 /// The field of the hold, if it has not ended as far as this client knows.
 fn held_as(hold: &Hold) -> Option<Arc<str>> {
+    if_held(hold, |field| field.cloned())
+}
+
+/// Calls this with that field, before anything can end the hold.
+fn if_held<T>(hold: &Hold, call: impl FnOnce(Option<&Arc<str>>) -> T) -> T {
     let (owner, id) = (hold.key(), hold.id);
     hold.entry.step(|core, now, out| {
         core.tick(now, out);
-        core.snapshot(now, owner, id)?;
-        core.field(owner)
+        let field = core.snapshot(now, owner, id);
+        let field = field.and_then(|_| core.field(owner));
+        call(field.as_ref())
     })
 }
 

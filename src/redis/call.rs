@@ -33,12 +33,14 @@ pub(crate) const OUTDATED: &str = "the hold ended before a copy was answered";
 
 /// Whether there is still a reason for a call.
 pub(crate) trait Still: Send + Sync {
-    fn is_wanted(&self) -> bool;
+    /// Calls `enter` if there is, while nothing can change that: what ends the reason is sent after the call. `enter` waits
+    /// for nothing. Returns whether it was called.
+    fn if_wanted(&self, enter: &mut dyn FnMut()) -> bool;
 }
 
-impl<F: Fn() -> bool + Send + Sync> Still for F {
-    fn is_wanted(&self) -> bool {
-        self()
+impl<F: Fn(&mut dyn FnMut()) -> bool + Send + Sync> Still for F {
+    fn if_wanted(&self, enter: &mut dyn FnMut()) -> bool {
+        self(enter)
     }
 }
 
@@ -52,7 +54,7 @@ pub(crate) struct Call<T> {
     pub(crate) args: Args,
     /// The channel on which it says that the lock is free, if that may be a sharded one, and how.
     pub(crate) announced: Option<(Arc<str>, Announce)>,
-    /// Looked at before each send, the first and those after a refusal: whether there is still a reason for the call.
+    /// Asked at each send, the first and those after a refusal: whether there is still a reason for the call.
     pub(crate) still: Option<Arc<dyn Still>>,
     pub(crate) reads: Reads<T>,
 }

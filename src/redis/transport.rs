@@ -264,6 +264,11 @@ pub trait Transport: Send + Sync + 'static {
     /// Connects to the server. Dropping the future closes what it has opened.
     fn open(&self) -> BoxFuture<'_, Result<Box<dyn ByteStream>, ConnectionError>>;
 
+    /// Waited for before a script is handed over that may not be wanted any more: its thread may stand still.
+    fn before_hand_over(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::ready(()))
+    }
+
     /// Waited for between the arrival of a reply and its caller: a task that is ready may be polled late.
     fn later(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::ready(()))

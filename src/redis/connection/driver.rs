@@ -41,6 +41,12 @@ pub(super) struct DriverShared {
     used: Notify,
 }
 
+/// Has commands entered, by a call of what it is given, or not.
+pub(in crate::redis) type Gate<'a> = &'a dyn Fn(&mut dyn FnMut());
+
+/// Has them entered.
+pub(in crate::redis) const OPEN: Gate<'static> = &|enter| enter();
+
 #[derive(Default)]
 struct SocketState {
     /// `None`: not connected yet, or the connection has ended.
@@ -63,10 +69,12 @@ impl DriverShared {
         &self,
         commands: &mut [Command<'_>],
         deadline: Instant,
+        gate: Gate<'_>,
     ) -> Result<(), ConnectionError> {
         self.while_others_are_answered();
-        let entered = self.requests.lock().enter(commands, deadline)?;
-        self.write_soon(entered);
+        let mut entered = Err(ConnectionError::NotSent("it is not wanted".to_owned()));
+        gate(&mut || entered = self.requests.lock().enter(commands, deadline));
+        self.write_soon(entered?);
         Ok(())
     }
 
@@ -139,11 +147,21 @@ impl DriverShared {
     /// Hands commands over, and returns what gets their answers.
     pub(super) fn add<const N: usize>(
         &self,
+        commands: [Command<'_>; N],
+        deadline: Instant,
+    ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
+        self.add_through(OPEN, commands, deadline)
+    }
+
+    /// The same, if this has them entered.
+    pub(super) fn add_through<const N: usize>(
+        &self,
+        gate: Gate<'_>,
         mut commands: [Command<'_>; N],
         deadline: Instant,
     ) -> Result<[oneshot::Receiver<Answer>; N], ConnectionError> {
         let replies = commands.each_mut().map(Command::receiver);
-        self.hand_over(&mut commands, deadline)?;
+        self.hand_over(&mut commands, deadline, gate)?;
         Ok(replies)
     }
 

@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::answers::Answer;
-use super::driver::{DriverShared, drive, lost};
+use super::driver::{DriverShared, Gate, OPEN, drive, lost};
 use super::failed::TOO_LONG;
 use super::pushes::PushReceiver;
 use super::requests::{
@@ -163,6 +163,18 @@ impl Connection {
         name: &str,
         args: &[Arg],
         until: Instant,
+        wanted: (Option<ExpectedReply>, AnswerLimits),
+    ) -> impl Future<Output = Answer> + Send + use<> {
+        self.send_through(OPEN, name, args, until, wanted)
+    }
+
+    /// The same, if this has it entered.
+    pub(in crate::redis) fn send_through(
+        &self,
+        gate: Gate<'_>,
+        name: &str,
+        args: &[Arg],
+        until: Instant,
         (expected, limits): (Option<ExpectedReply>, AnswerLimits),
     ) -> impl Future<Output = Answer> + Send + use<> {
         let command = Command {
@@ -170,14 +182,15 @@ impl Connection {
             limits,
             ..Command::new(name, args)
         };
-        let added = self.driver.add([command], until);
+        let added = self.driver.add_through(gate, [command], until);
         self.found_by_its_caller(async { replied(added?).await })
     }
 
-    /// Sends ASKING and a command, with nothing between them: a node that takes over a slot executes the one command
-    /// after it as if the slot were its own already.
+    /// Sends ASKING and a command, with nothing between them, if this has both entered: a node that takes over a slot
+    /// executes the one command after it as if the slot were its own already.
     pub(in crate::redis) fn asking(
         &self,
+        gate: Gate<'_>,
         name: &str,
         args: &[Arg],
         until: Instant,
@@ -192,7 +205,7 @@ impl Connection {
             limits,
             ..Command::new("ASKING", &[])
         };
-        let added = self.driver.add([asking, command], until);
+        let added = self.driver.add_through(gate, [asking, command], until);
         self.found_by_its_caller(async {
             let [asked, reply] = added?;
             match (replied([asked]).await, replied([reply]).await) {
@@ -239,7 +252,7 @@ impl Connection {
         };
         if let Err(why) = self
             .driver
-            .hand_over(std::slice::from_mut(&mut command), until)
+            .hand_over(std::slice::from_mut(&mut command), until, OPEN)
         {
             command.completion.complete(Err(why));
         }
@@ -265,7 +278,7 @@ impl Connection {
             Delivery::Classic => {
                 _ = self
                     .driver
-                    .hand_over(std::slice::from_mut(&mut command), until);
+                    .hand_over(std::slice::from_mut(&mut command), until, OPEN);
             }
             Delivery::Sharded => {
                 command.form = AnswerForm::IfRefused {
@@ -277,7 +290,7 @@ impl Connection {
                     expected: Some(expected),
                     ..Command::new("PING", &nonce)
                 };
-                _ = self.driver.hand_over(&mut [command, ping], until);
+                _ = self.driver.hand_over(&mut [command, ping], until, OPEN);
             }
         }
     }
@@ -333,6 +346,14 @@ impl Connection {
     /// Ends the connection for those who wait for answers.
     pub(in crate::redis) fn end(&self) {
         self.driver.end(&lost("connection lost"));
+    }
+
+    /// In a test a thread may stand still before it hands a command over.
+    #[cfg(feature = "test-util")]
+    pub(in crate::redis) async fn stands_still(&self) {
+        if let Some(transport) = &self.transport {
+            transport.before_hand_over().await;
+        }
     }
 
     /// An answer as its caller finds it: in a test perhaps late.

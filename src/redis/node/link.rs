@@ -1,10 +1,12 @@
 //! One connection that carries scripts: sends each command once, and distinguishes a slow reply
 //! from a dead connection.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::Either;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -76,6 +78,15 @@ enum ScriptForm {
     Sha,
     Source,
     SourceAfterAsking,
+}
+
+impl ScriptForm {
+    fn command(self) -> &'static str {
+        match self {
+            Self::Sha => "EVALSHA",
+            Self::Source | Self::SourceAfterAsking => "EVAL",
+        }
+    }
 }
 
 impl Link {
@@ -209,29 +220,53 @@ impl Link {
         if limit.until <= sent_at {
             return Err(SendError::NotSent(self.cause("no time left to send")));
         }
-        if call.still.as_ref().is_some_and(|still| !still.is_wanted()) {
-            return Err(SendError::NotSent(self.cause(OUTDATED)));
+        #[cfg(feature = "test-util")]
+        if call.still.is_some() {
+            self.connection.stands_still().await;
         }
-        let args = words_of(form, call);
-        // The command is handed over now; from then on it is executed whatever happens to
-        // this future.
-        sent.store(true, Ordering::Release);
-        let (connection, until) = (&self.connection, limit.until);
+        let answer = self.hand_over(form, call, (sent_at, limit), sent)?;
+        Ok((self.outcome(answer.await)?, sent_at))
+    }
+
+    /// Hands a script over, if it is still wanted at that moment; from then on it is executed, whatever happens to the future
+    /// of its answer.
+    fn hand_over<T: 'static>(
+        &self,
+        form: ScriptForm,
+        call: &Call<T>,
+        (sent_at, limit): (Instant, Limit),
+        sent: &AtomicBool,
+    ) -> Result<impl Future<Output = Answer> + Send + use<T>, SendError> {
+        let is_wanted = Cell::new(true);
+        let gate = |enter: &mut dyn FnMut()| {
+            let mut enter = || {
+                sent.store(true, Ordering::Release);
+                enter();
+            };
+            match &call.still {
+                Some(still) => is_wanted.set(still.if_wanted(&mut enter)),
+                None => enter(),
+            }
+        };
+        let (words, until) = (words_of(form, call), limit.until);
         let (expected, limits) = (self.expected_of(form, call), self.limits(sent_at, limit));
-        let command = match form {
-            ScriptForm::Sha => "EVALSHA",
-            ScriptForm::Source | ScriptForm::SourceAfterAsking => "EVAL",
+        let answer = match form {
+            ScriptForm::Sha | ScriptForm::Source => {
+                let wanted = (Some(expected), limits);
+                let name = form.command();
+                let sending = &self.connection;
+                Either::Left(sending.send_through(&gate, name, &words, until, wanted))
+            }
+            ScriptForm::SourceAfterAsking => {
+                let wanted = (expected, limits);
+                let asking = &self.connection;
+                Either::Right(asking.asking(&gate, form.command(), &words, until, wanted))
+            }
         };
-        let answer = if let ScriptForm::SourceAfterAsking = form {
-            let answer = connection.asking(command, &args, until, (expected, limits));
-            drop(args);
-            answer.await
-        } else {
-            let answer = connection.send(command, &args, until, (Some(expected), limits));
-            drop(args);
-            answer.await
-        };
-        Ok((self.outcome(answer)?, sent_at))
+        match is_wanted.get() {
+            true => Ok(answer),
+            false => Err(SendError::NotSent(self.cause(OUTDATED))),
+        }
     }
 
     /// What became of a script that was sent.
@@ -264,7 +299,7 @@ impl Link {
         let (words, expected) = (words_of(form, &call), self.expected_of(form, &call));
         let wanted = (expected, self.limits(sent_at, limit), route);
         self.connection
-            .enter("EVALSHA", &words, limit.until, wanted, || done(call))
+            .enter(form.command(), &words, limit.until, wanted, || done(call))
     }
 
     /// Other servers have got these routes: what was sent on them has no answer.

@@ -64,6 +64,14 @@ impl Transport for Access {
         })
     }
 
+    fn before_hand_over(&self) -> BoxFuture<'static, ()> {
+        let suspended = self.server.state.lock().suspended.remove(&self.client);
+        match suspended {
+            Some((until, time)) if Instant::now() <= until => Box::pin(sleep(time)),
+            _ => Box::pin(std::future::ready(())),
+        }
+    }
+
     fn later(&self) -> BoxFuture<'static, ()> {
         match self.server.polled_late() {
             Some(delay) => Box::pin(sleep(delay)),

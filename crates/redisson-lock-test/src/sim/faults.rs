@@ -125,6 +125,13 @@ impl Server {
         self.state.lock().late_percent = percent;
     }
 
+    /// The thread that sends the next acquire or guarded write of this client stands still for `time` before it hands
+    /// it over, if that is `within` this time.
+    pub fn suspend(&self, client: usize, within: Duration, time: Duration) {
+        let until = Instant::now() + within;
+        self.state.lock().suspended.insert(client, (until, time));
+    }
+
     /// The server stands still for a while: what reaches it waits, and so does a client that connects.
     pub fn freeze(&self, time: Duration) {
         let mut state = self.state.lock();

@@ -80,6 +80,8 @@ pub(super) struct Network {
     pub(super) replicas: u32,
     /// What comes to this client takes so much longer.
     pub(super) delayed: BTreeMap<usize, Duration>,
+    /// The next acquire or guarded write of this client, if it comes by then, is handed over so much later.
+    pub(super) suspended: BTreeMap<usize, (Instant, Duration)>,
     /// Messages to this client are lost until then.
     pub(super) deaf_until: BTreeMap<usize, Instant>,
     /// Connections may ask for reports of changes.

@@ -126,6 +126,7 @@ impl Server {
             late_percent: 0,
             rights: BTreeMap::new(),
             replicas: 0,
+            suspended: BTreeMap::new(),
             delayed: BTreeMap::new(),
             deaf_until: BTreeMap::new(),
             reports: false,

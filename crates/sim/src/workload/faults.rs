@@ -101,6 +101,7 @@ fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
         | Fault::Deafen { ms: time, .. }
         | Fault::NotServed { ms: time }
         | Fault::StandStill { ms: time } => ms(time),
+        Fault::Suspend { ms: time, .. } => SUSPENDED_WITHIN + ms(time),
         Fault::Move {
             ms: time,
             gossip_ms,
@@ -116,6 +117,9 @@ fn lasts(fault: &Fault, watchdog_timeout: Duration) -> Duration {
         _ => time + RECOVERY,
     }
 }
+
+/// When the next acquire may come whose thread stands still.
+const SUSPENDED_WITHIN: Duration = Duration::from_millis(500);
 
 struct Happening {
     world: Arc<World>,
@@ -159,6 +163,9 @@ impl Happening {
             Fault::StandStill { ms: time } => {
                 world.oracle.stood_still(ms(time));
                 tokio::time::advance(ms(time)).await;
+            }
+            Fault::Suspend { client, ms: time } => {
+                world.suspend(client, SUSPENDED_WITHIN, ms(time));
             }
             Fault::Deny { client, right, .. } => world.deny(client, right, true),
             Fault::Deafen { client, ms: time } => world.deafen(client, ms(time)),

@@ -333,6 +333,11 @@ pub enum Fault {
     StandStill {
         ms: u64,
     },
+    /// The thread that sends the next acquire of a client stands still for this time before it hands it over, and no other.
+    Suspend {
+        client: usize,
+        ms: u64,
+    },
     Deny {
         client: usize,
         right: &'static str,

@@ -346,6 +346,10 @@ impl Fault {
                 client,
                 ms: rng.u64(1..3_000),
             },
+            95..98 => Self::Suspend {
+                client,
+                ms: [command_ms / 2, command_ms * 2 + 50, command_ms * 4][rng.usize(0..3)],
+            },
             _ => Self::Noise {
                 lock: rng.usize(0..SINGLE),
             },

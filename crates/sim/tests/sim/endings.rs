@@ -87,3 +87,28 @@ fn the_last_handle_that_is_dropped_releases_detached_holds() {
         assert_eq!(world.connections(), 0);
     });
 }
+
+/// The thread of its call stood still between the look at it and the hand-over, and its place stayed behind its undoing.
+#[test]
+fn an_attempt_that_was_undone_is_not_sent_behind_that() {
+    play(true, async |fixture| {
+        let fair = |nth: i64| {
+            let lock = fixture.client.fair_lock("fair");
+            lock.owned_by(&fixture.client.owner_with_id(nth))
+        };
+        let held = fair(-1).lock().await.expect("free");
+        fixture.world.suspend(0, ms(10), ms(50));
+        let waiting = begin(lock(&fair(-2))).await;
+        let report = fixture.client.close(ms(200)).await;
+        assert_eq!(report.unconfirmed, 0, "{report:?}");
+        let ended = waiting.await.expect("no panic");
+        assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+        tokio::time::sleep(ms(100)).await;
+        let queue = "redisson_lock_queue:{fair}";
+        let queued = fixture
+            .world
+            .with_keyspace(|keyspace| keyspace.list(queue).to_vec());
+        assert!(queued.is_empty(), "a place is left: {queued:?}");
+        drop(held);
+    });
+}

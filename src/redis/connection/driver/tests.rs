@@ -542,7 +542,7 @@ async fn a_connection_has_ended_when_a_caller_has_a_reply_that_does_not_fit() {
         completion,
         ..ping()
     };
-    let added = fixture.shared.hand_over(&mut [command], later());
+    let added = fixture.shared.hand_over(&mut [command], later(), OPEN);
     added.expect("it is open");
     let next = fixture.ping();
     fixture.read(2).await;
