@@ -52,13 +52,14 @@ pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
 };
 pub use queue::{LeaseKind, Order, Terms};
-pub use release::{ReleaseAnswer, ReleaseSend, ReleaseStep};
 pub use renewal::RenewalRequest;
+pub(crate) use values::RELEASE_PAUSE;
 #[cfg(feature = "test-util")]
 pub use values::Visitor;
 pub use values::{
-    Counts, Effects, Ending, Event, Face, Generation, HandOff, HeldBy, HoldId, Life, LossReason,
-    OpId, OwnerKey, Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
+    Counts, Effects, Ending, Event, Face, FailedSend, Generation, HandOff, HeldBy, HoldId, Life,
+    LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep, Rules, ThreadId, Time,
+    Token, Total, Unlocked, WaiterId,
 };
 
 use apart::Apart;
@@ -324,6 +325,9 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
+            if core.life >= Life::Gone {
+                core.end_waiting_releases(now, out);
+            }
             if core.life == Life::Closing && core.discipline.keeps_places() {
                 let owners: Vec<_> = core.owners.iter().map(|(owner, _)| owner).collect();
                 for owner in owners {

@@ -45,7 +45,7 @@ pub use settings::{Credentials, CredentialsProvider};
 pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
 pub(crate) use topology::identity::Location;
 pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};
-pub(crate) use topology::route::{Carrier, Route};
+pub(crate) use topology::route::Route;
 pub(crate) use transport::{Arg, Reply};
 
 use node::lane::{ConnectionContext, Lane};

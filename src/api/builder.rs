@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::api::client::LockClient;
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{Runtime, event, has_timers};
-use crate::core::{HandOff, Rules};
+use crate::core::{HandOff, RELEASE_PAUSE, Rules};
 use crate::error::Error;
 use crate::lock::release::RELEASES;
 use crate::lock::renewal;
@@ -514,13 +514,13 @@ impl LockClientBuilder {
             .with_tracking(self.tracking)
             .with_announce(self.announce)
             .with_address_map(self.address_map.as_ref())?;
-        let settings = Arc::new(settings);
-        let redis = Redis::connect(&settings, self.connections, &runtime).await?;
+        let redis = Redis::connect(&Arc::new(settings), self.connections, &runtime).await?;
         let rules = Arc::new(Rules {
             watchdog_timeout: self.watchdog_timeout,
             command_timeout: self.command_timeout_or_default(),
             handoff: self.handoff,
             fair_wait: self.fair_wait,
+            release_pause: RELEASE_PAUSE,
         });
         let config = Config {
             key_prefix: self.key_prefix.into(),

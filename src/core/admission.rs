@@ -67,7 +67,7 @@ pub enum Rejected {
     OwnRead,
     /// The answer came when the lease was already over.
     TooLate,
-    /// Its call was not polled when it came, and others wait: a job undoes it, and the call asks again.
+    /// Its call was not polled when it came, and others wait: a release undoes it, and the call asks again.
     TakenOver,
 }
 
@@ -78,7 +78,7 @@ pub enum Untaken {
     Busy,
     /// The server refused it, or it was never sent.
     NotExecuted,
-    /// The server has a read hold of the owner, which has none here: a job releases it, and the call may ask again.
+    /// The server has a read hold of the owner, which has none here: it is released, and the call may ask again.
     OwnRead,
     /// The outer hold is gone, so there was nothing to nest into.
     OuterGone,
@@ -311,7 +311,7 @@ impl LockCore {
     }
 
     /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
-    /// a job undoes it. Its call leaves the queue. Returns the token too, if the lock was handed over with one.
+    /// a release undoes it. Its call leaves the queue. Returns the token too, if the lock was handed over with one.
     pub fn taken(
         &mut self,
         now: Time,
@@ -321,7 +321,7 @@ impl LockCore {
     ) -> Result<(HoldId, Option<Token>), Rejected> {
         self.step(now, out, |core, out| {
             let (life, rules, terms) = (core.life, Arc::clone(&core.rules), permit.terms);
-            // A job undoes what it took, or has done so.
+            // A release undoes what it took, or has done so.
             let not_its_own = match life {
                 Life::Open => Rejected::TakenOver,
                 Life::Gone => Rejected::NoRuntime,
@@ -383,7 +383,7 @@ impl LockCore {
         })
     }
 
-    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a job.
+    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release.
     pub fn untaken(
         &mut self,
         now: Time,

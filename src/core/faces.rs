@@ -199,7 +199,7 @@ impl LockCore {
     }
 
     /// The server has a read hold of an owner that has none here, because it ended at its limit, or its release was
-    /// refused. A job brings it to the count that there is.
+    /// refused. A release brings it to the count that there is.
     pub(super) fn release_unknown_read(&mut self, now: Time, permit: &Permit, out: &mut Effects) {
         let Some(read) = permit.owner.other_face() else {
             return;

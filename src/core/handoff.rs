@@ -21,8 +21,8 @@ use super::hold::local_deadline;
 use super::op::{EnclosingWrite, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Terms};
-use super::release::ReleaseSend;
-use super::values::{Effects, Life, OpId, OwnerKey, Time, Token, Total, WaiterId};
+
+use super::values::{Effects, Life, OpId, OwnerKey, ReleaseSend, Time, Token, Total, WaiterId};
 
 impl LockCore {
     /// A repetition of a pass says the same again.
@@ -134,7 +134,7 @@ impl LockCore {
         let is_there = self.queue.get(waiter).is_some();
         self.change(now, pass.to, out, |own, cx| match passed {
             Passed::Moved { sent_at, token } if is_there => own.give((sent_at, token), limit, cx),
-            // Its call has left meanwhile: a job of the receiver frees what it got.
+            // Its call has left meanwhile: a release of the receiver frees what it got.
             Passed::Moved { .. } => own.end_acquire(AfterAcquire::Unwanted, cx),
             Passed::Unknown => own.end_acquire(AfterAcquire::Unknown, cx),
             Passed::NotExecuted => own.end_acquire(AfterAcquire::NotExecuted, cx),

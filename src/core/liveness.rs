@@ -4,7 +4,7 @@
 //! attempting is gone. While it waits for another process it has one at the instant when its wait is
 //! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
 //! then on, or has not applied the answer of its attempt, its call is not polled. It is passed over: the
-//! next one has its turn, and a job undoes the attempt. When it asks, it is back at its place. An immediate
+//! next one has its turn, and a release undoes the attempt. When it asks, it is back at its place. An immediate
 //! attempt passes over a head in the same way, one with an attempt under way after two command timeouts.
 //!
 //! Any other acquire under way is ended in the same way, a nested one too, if other calls or a release of
@@ -25,7 +25,7 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.note_polled(now, id, out);
             core.queue.set_waits_until(id, Some(until));
-            // A job took its attempt over, and gave the place up.
+            // A release took its attempt over, and gave the place up.
             if core.lacks_place(id) {
                 out.wake(id);
             }
@@ -173,7 +173,7 @@ impl LockCore {
                 }
                 let attempting = unpolled.and_then(|waiter| self.queue.get(waiter));
                 if let Some(owner) = attempting.map(|waiter| waiter.owner) {
-                    // Its answer may have come, and may have brought the lock: nothing has applied it. So a job undoes
+                    // Its answer may have come, and may have brought the lock: nothing has applied it. So a release undoes
                     // it, and the call finds that when it is polled.
                     self.change(now, owner, out, |own, cx| {
                         own.end_acquire(AfterAcquire::Unknown, cx);

@@ -10,17 +10,20 @@
 //! | `Release` | unlock; guard dropped | stays; the next send includes it |
 //! | | Redis has the count and each unlock its outcome; the lease is over | `Idle` |
 //!
-//! A release has at most one send under way: the step that begins it enters the first, and a job makes the others. Each says
-//! the count of its moment, so a later release is never undone by a late one, and whatever happened before is included. The
-//! release ends when Redis has confirmed the count or refused it for good, when the lease is over and has done its
-//! work, or with the client or its runtime.
+//! A release has at most one send under way. Each says the count of its moment, so a later release is never undone by a late
+//! one, and whatever happened before is included. A send that fails is followed by the next after a pause, or as soon as a
+//! caller waits for the outcome. The release ends when Redis has confirmed the count or refused it for good, when the lease
+//! is over and has done its work, or with the client or its runtime.
 //!
 //! Invariants: I2 (at most one acquire, and none while a release is under way) holds by
 //! construction. I3: in `Idle` Redis has the count that `Tenure::target` says, unless the lease has
 //! ended it, or Redis refuses releases for good (a missing permission).
 
 use super::queue::Order;
-use super::values::{LossReason, Nanos, OpId, OwnerKey, Time, Token, WaiterId};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::values::{Carrier, LossReason, Nanos, OpId, OwnerKey, Time, Token, WaiterId};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Op {
@@ -82,7 +85,7 @@ pub(super) enum Grant {
     },
 }
 
-/// A release that is under way. One job sends it.
+/// A release that is under way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Release {
     pub(super) id: OpId,
@@ -100,6 +103,63 @@ pub(super) struct Release {
     pub(super) may_pass: bool,
     /// Its send does not free the lock but hands it to another owner.
     pub(super) pass: Option<Pass>,
+    pub(super) stage: ReleaseStage,
+    /// A send of it has begun.
+    pub(super) has_begun: bool,
+    /// Since a send has failed. Nearly no release has room for it.
+    pub(super) failing: Option<Box<Failing>>,
+}
+
+/// What a release does next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum ReleaseStage {
+    /// Its send is under way, or the shell finds the way for it.
+    Sending,
+    /// The latest send has failed. The next is made then, or as soon as a caller waits for the outcome.
+    Paused { until: Time },
+    /// Too many releases are under way. The next send is made when there is room, or as soon as a caller waits for the outcome.
+    NoRoom,
+}
+
+/// What is known of a release whose sends fail.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Failing {
+    /// How long the next pause is.
+    pub(super) pause: Duration,
+    /// How the latest send has failed, in the words of the shell.
+    pub(super) text: Arc<str>,
+    pub(super) before: Before,
+}
+
+/// What was sent before a release, for its owner: an acquire without an answer, or a hand-off. It is executed when the server
+/// comes to it, however late, and its lease begins then. So no clock ends the release while it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Before {
+    /// The connection that may carry it still, when the release has failed first.
+    carrier: Option<Carrier>,
+    /// All of it has been answered.
+    is_answered: bool,
+    is_over: bool,
+}
+
+impl Before {
+    fn new(carrier: Option<Carrier>) -> Self {
+        Self {
+            carrier,
+            is_answered: false,
+            is_over: false,
+        }
+    }
+
+    /// Whether it may have been executed, or may still be, since this was asked last. `carrier`: the connection that carries
+    /// the commands now.
+    pub(super) fn may_run(&mut self, carrier: Option<Carrier>) -> bool {
+        let may_run = !self.is_over;
+        if may_run {
+            self.is_over = self.is_answered || carrier.is_some() && carrier != self.carrier;
+        }
+        may_run
+    }
 }
 
 /// A send that is under way.
@@ -161,7 +221,33 @@ impl Release {
             maybe_freed: false,
             may_pass: true,
             pass: None,
+            stage: ReleaseStage::Sending,
+            has_begun: false,
+            failing: None,
         }
+    }
+
+    /// A send has failed, so. A refusal over a connection is the answer to all that was sent over it before, unless it is that
+    /// of the next connection. Returns how long to wait before the next one.
+    pub(super) fn note_failed(
+        &mut self,
+        text: &Arc<str>,
+        is_refusal: bool,
+        carrier: Option<Carrier>,
+        first_pause: Duration,
+    ) -> Duration {
+        let failing = self.failing.get_or_insert_with(|| {
+            Box::new(Failing {
+                pause: first_pause,
+                text: Arc::clone(text),
+                before: Before::new(carrier),
+            })
+        });
+        failing.text = Arc::clone(text);
+        failing.before.is_answered |= is_refusal && carrier.is_some();
+        let pause = failing.pause;
+        failing.pause = (pause * 2).min(first_pause * 50);
+        pause
     }
 
     /// Its send has no answer, and another one follows, or none.
@@ -199,6 +285,14 @@ impl Op {
         match self {
             Self::Release(release) => Some(release),
             Self::Idle | Self::Acquire(_) => None,
+        }
+    }
+
+    /// When a release makes its next send, if it waits for that.
+    pub(super) fn paused_until(&self) -> Option<Time> {
+        match self.release()?.stage {
+            ReleaseStage::Paused { until } => Some(until),
+            ReleaseStage::Sending | ReleaseStage::NoRoom => None,
         }
     }
 
@@ -268,8 +362,10 @@ impl Op {
                 release.id.visit(visitor);
                 let pass = release.pass.iter_mut();
                 pass.for_each(|pass| pass.op.visit(visitor));
-                // The core only passes it on.
-                release.give_up_at = Time::START;
+                visitor.time(&mut release.give_up_at);
+                if let ReleaseStage::Paused { until } = &mut release.stage {
+                    visitor.time(until);
+                }
             }
         }
     }
@@ -323,7 +419,11 @@ impl Op {
                 maybe_freed: _,
                 may_pass: _,
                 pass,
+                stage,
+                has_begun: _,
+                failing: _,
             }) => match (pass, in_sync, held) {
+                _ if *stage != ReleaseStage::Sending => "a release that waits before its next send",
                 (Some(_), ..) => "a release that hands the lock on",
                 (None, true, _) => "a release with nothing left to do",
                 (None, false, true) => "a release, others are held",

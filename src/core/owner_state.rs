@@ -6,7 +6,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::hold::Loss;
-use super::op::{Acquire, EnclosingWrite, Op, Release, Unlock, Unlocking};
+use super::op::{Acquire, EnclosingWrite, Op, Release, ReleaseStage, Unlock, Unlocking};
 use super::queue::{Order, Terms};
 use super::tenure::{NOT_COUNTED, QueueSlot, Tenure};
 use super::values::{
@@ -157,7 +157,7 @@ impl OwnerState {
     /// When the timer has to fire.
     pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
         let given = self.op.given().map(|(_, until)| until);
-        let timers = [self.tenure.timer(now, rules), given];
+        let timers = [self.tenure.timer(now, rules), given, self.op.paused_until()];
         timers.into_iter().flatten().min()
     }
 
@@ -232,7 +232,7 @@ impl OwnerState {
             AfterAcquire::Applied | AfterAcquire::Busy | AfterAcquire::NotExecuted => {
                 self.release(cx);
             }
-            // Redis may have a count that is too high, for as long as the lease that was asked for. The job says what
+            // Redis may have a count that is too high, for as long as the lease that was asked for. The release says what
             // is left, and goes on until that lease is over.
             AfterAcquire::Unwanted | AfterAcquire::Unknown => {
                 self.tenure.note_possible_lease(acquire.lease.into());
@@ -276,8 +276,18 @@ impl OwnerState {
                 let id = cx.ids.op();
                 self.op = Op::Release(Release::new(id, give_up_at));
                 self.op_changed_at = cx.now;
-                cx.out.jobs.push((cx.owner, id));
+                cx.out.sends.push((cx.owner, id));
             }
+        }
+    }
+
+    /// The next send of a release that waits for it is made now.
+    pub(super) fn resume(&mut self, cx: &mut Context<'_>) {
+        if let Some(release) = self.op.release_mut()
+            && release.stage != ReleaseStage::Sending
+        {
+            release.stage = ReleaseStage::Sending;
+            cx.out.sends.push((cx.owner, release.id));
         }
     }
 
@@ -394,6 +404,9 @@ impl OwnerState {
         let progress = Unlocking::Joined;
         self.unlocks.insert(hold, Unlock { progress, awaited });
         self.release(cx);
+        if awaited {
+            self.resume(cx);
+        }
         true
     }
 

@@ -1,42 +1,15 @@
 //! Unlocks, dropped guards, and the release that brings Redis to the count that is left.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::LockCore;
-use super::op::{Op, Passed, Sent, Unlock, Unlocking};
+use super::op::{Op, Passed, ReleaseStage, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
 use super::tenure::QueueSlot;
 use super::values::{
-    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, Unlocked,
+    Carrier, Effects, Event, FailedSend, HoldId, Life, LossReason, OpId, OwnerKey, ReleaseAnswer,
+    ReleaseSend, ReleaseStep, Rules, Time, Total, Unlocked,
 };
-
-/// The arguments of a release when it is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ReleaseSend {
-    /// The count to go to, and the lease that is still promised to the holds that are left. `leaves`: the owner gives
-    /// its place in the server's queue up, which counts for so much.
-    Count {
-        target: u32,
-        lease: Duration,
-        leaves: Option<Duration>,
-    },
-    /// The field that gets the lock instead, and its lease.
-    Pass { to: Arc<str>, lease: Duration },
-}
-
-/// The answer to a release.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ReleaseAnswer {
-    /// `None`: the count is what was asked for. Else why the field is not there any more.
-    pub gone: Option<LossReason>,
-    /// Before the answered send.
-    pub sent_at: Time,
-    /// The message was heard by others than this client.
-    pub others_listen: bool,
-    /// Of the receiver of a pass.
-    pub token: Option<Token>,
-}
 
 impl ReleaseAnswer {
     /// What the receiver of a pass makes of it.
@@ -49,23 +22,6 @@ impl ReleaseAnswer {
             Some(_) => Passed::NotExecuted,
         }
     }
-}
-
-/// The next step of a release's job.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ReleaseStep {
-    Send {
-        field: Arc<str>,
-        /// Without an answer until then it gives up. While a hold is left, or a command from before may still be
-        /// executed, that is always ahead; after the last one it is when the lease is over.
-        give_up_at: Time,
-        /// Callers wait for its outcome, since then.
-        awaited: Option<Time>,
-        /// All that is to be done is to leave the server's queue.
-        leaves: bool,
-    },
-    /// Redis has the count, or the release has ended before.
-    Done,
 }
 
 impl LockCore {
@@ -177,40 +133,27 @@ impl LockCore {
         self.owners.get(owner).map_or(0, |own| own.tenure.target())
     }
 
-    /// When an operation of this owner last began or was answered, or an unlock joined it. `None`: none is under
-    /// way.
-    pub fn op_changed_at(&self, owner: OwnerKey) -> Option<Time> {
-        let own = self.owners.get(owner)?;
-        (!own.op.is_idle()).then_some(own.op_changed_at)
-    }
-
     /// Whether callers wait for the outcome of a release of this owner.
     pub fn is_awaited(&self, owner: OwnerKey) -> bool {
         let own = self.owners.get(owner);
         own.is_some_and(OwnerState::is_awaited)
     }
 
-    /// Whether a release of this owner waits for an acquire that is under way.
-    pub fn waits_for_acquire(&self, owner: OwnerKey) -> bool {
-        let acquire = self.owners.get(owner).and_then(|own| own.op.acquire());
-        acquire.is_some_and(|acquire| acquire.then_release)
-    }
-
-    /// What is left to do for a release. `may_run`: what was sent before it has no answer, and may still be executed, so
-    /// its lease has yet to begin.
+    /// A send of a release begins, over this connection if it goes immediately. What was sent before it and has no answer may
+    /// still be executed there.
     pub fn release_step(
         &mut self,
         now: Time,
         owner: OwnerKey,
         op: OpId,
-        may_run: bool,
+        carrier: Option<Carrier>,
         out: &mut Effects,
     ) -> ReleaseStep {
         let step = self.step(now, out, |core, out| {
             let [_, other] = core.faces(owner);
             let kept = other.and_then(|other| other.may_last_until(now));
             core.change(now, owner, out, |own, cx| {
-                own.next_of_release(op, may_run, kept, cx)
+                own.next_of_release(op, carrier, kept, cx)
             })
         });
         step.unwrap_or(ReleaseStep::Done)
@@ -289,7 +232,36 @@ impl LockCore {
         });
     }
 
-    /// The send of a release was answered. Returns whether anything is left to do for it.
+    /// There are too many releases under way for this one.
+    pub fn release_waits(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                let release = own.op.release_mut().filter(|release| release.id == op);
+                release.map(|release| release.stage = ReleaseStage::NoRoom)
+            });
+        });
+    }
+
+    /// There is room for it. Returns whether it has waited for that until now.
+    pub fn release_has_room(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        out: &mut Effects,
+    ) -> bool {
+        let has_waited = self.step(now, out, |core, out| {
+            core.change(now, owner, out, |own, _| {
+                let release = own.op.release_mut().filter(|release| release.id == op);
+                let release = release.filter(|found| found.stage == ReleaseStage::NoRoom)?;
+                release.stage = ReleaseStage::Sending;
+                Some(())
+            })
+        });
+        has_waited.flatten().is_some()
+    }
+
+    /// The send of a release was answered.
     pub fn release_answered(
         &mut self,
         now: Time,
@@ -297,10 +269,10 @@ impl LockCore {
         op: OpId,
         answer: ReleaseAnswer,
         out: &mut Effects,
-    ) -> bool {
+    ) {
         self.step(now, out, |core, out| {
             if !core.is_at_release(owner, op) {
-                return false;
+                return;
             }
             let mut freed = false;
             let passed = core.end_send(now, owner, op, answer.passed(), out, |own, cx| {
@@ -313,19 +285,62 @@ impl LockCore {
                 core.note_freed();
                 core.end_streak(now, answer.others_listen);
             }
-            core.is_at_release(owner, op)
-        })
+            if core.is_at_release(owner, op) {
+                out.sends.push((owner, op));
+            }
+        });
     }
 
-    /// An attempt of a release has no answer, was refused, or could not be sent. The unlocks that were part of
-    /// it fail; the release goes on.
+    /// A send of a release has no answer, was refused, or could not be made. The unlocks that were part of it fail; the next
+    /// send is made after a pause, or now, if callers wait who have joined.
     pub fn release_failed(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        failed: &FailedSend,
+        out: &mut Effects,
+    ) {
+        let rules = Arc::clone(&self.rules);
+        self.end_failed_send(now, owner, op, failed.maybe_executed, out, |own, cx| {
+            own.pause(failed, &rules, cx);
+        });
+    }
+
+    /// The server will always refuse it. The unlocks that were part of it fail, and so does the release, unless callers wait
+    /// who have joined: those have a send of their own. Returns whether it has ended.
+    pub fn release_refused(
         &mut self,
         now: Time,
         owner: OwnerKey,
         op: OpId,
         maybe_executed: bool,
         out: &mut Effects,
+    ) -> bool {
+        self.end_failed_send(now, owner, op, maybe_executed, out, |own, cx| {
+            if own.is_awaited() {
+                cx.out.sends.push((owner, op));
+            } else {
+                cx.out.count(Total::GaveUp, 1);
+                own.end_release(cx);
+            }
+        });
+        !self.is_at_release(owner, op)
+    }
+
+    /// A send was refused, and goes on in another form. The unlocks that were part of it fail.
+    pub fn release_changes(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+        self.end_failed_send(now, owner, op, false, out, |_, _| {});
+    }
+
+    fn end_failed_send(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        maybe_executed: bool,
+        out: &mut Effects,
+        next: impl FnOnce(&mut OwnerState, &mut Context<'_>),
     ) {
         let passed = match maybe_executed {
             true => Passed::Unknown,
@@ -334,19 +349,35 @@ impl LockCore {
         self.step(now, out, |core, out| {
             core.end_send(now, owner, op, passed, out, |own, cx| {
                 own.failed(maybe_executed, cx);
+                next(own, cx);
             });
         });
     }
 
-    /// A release gives up, its job could not be spawned, or was dropped with its runtime: the lease frees
-    /// the lock.
+    /// The send of a release could not be spawned, or was dropped with its runtime: the lease frees the lock.
     pub fn release_gone(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
         self.step(now, out, |core, out| {
-            core.end_send(now, owner, op, Passed::Unknown, out, |own, cx| {
-                cx.out.count(Total::GaveUp, 1);
-                own.end_release(cx);
-            });
+            core.release_gone_now(now, owner, op, out)
         });
+    }
+
+    fn release_gone_now(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+        self.end_send(now, owner, op, Passed::Unknown, out, |own, cx| {
+            cx.out.count(Total::GaveUp, 1);
+            own.end_release(cx);
+        });
+    }
+
+    /// The client sends nothing any more: releases that wait before their next send have ended.
+    pub(super) fn end_waiting_releases(&mut self, now: Time, out: &mut Effects) {
+        let releases = self.owners.iter();
+        let waiting = releases.filter_map(|(owner, own)| {
+            let release = own.op.release()?;
+            (release.stage != ReleaseStage::Sending).then_some((owner, release.id))
+        });
+        for (owner, op) in waiting.collect::<Vec<_>>() {
+            self.release_gone_now(now, owner, op, out);
+        }
     }
 
     /// A send of this release is over, for its owner and for the receiver of a pass. Returns whether it was
@@ -400,6 +431,12 @@ impl OwnerState {
             Some(LossReason::Gone | LossReason::Taken) if !in_time => Some(LossReason::LeaseOver),
             gone => gone,
         };
+        if release.failing.take().is_some() {
+            cx.out.count(Total::Reconciled, 1);
+            let field = Arc::clone(&self.field);
+            let count = target;
+            cx.out.events.push(Event::Reconciled { field, count });
+        }
         let outcome = match gone {
             // An earlier send that said 0 may have freed it.
             Some(LossReason::Gone | LossReason::Taken | LossReason::LeaseOver)
@@ -448,35 +485,79 @@ impl OwnerState {
     fn next_of_release(
         &mut self,
         op: OpId,
-        may_run: bool,
+        carrier: Option<Carrier>,
         kept: Option<Time>,
         cx: &mut Context<'_>,
     ) -> ReleaseStep {
-        let lease_max = self.tenure.lease_max();
-        let kept = kept.max(may_run.then_some(cx.now + self.may_last(cx)));
+        let longest = cx.now + self.may_last(cx);
         let release = self.op.release_mut().filter(|release| release.id == op);
         let Some(release) = release else {
             return ReleaseStep::Done;
         };
         debug_assert!(release.sent.is_none(), "one send at a time");
+        // What was sent before it may still be executed, so its lease has yet to begin.
+        let failing = release.failing.as_mut();
+        let may_run = failing.is_none_or(|failing| failing.before.may_run(carrier));
+        let kept = kept.max(may_run.then_some(longest));
         release.give_up_at = release.give_up_at.max(kept.unwrap_or(release.give_up_at));
-        let give_up_at = release.give_up_at;
         if cx.life == Life::Closed || self.is_release_over(cx) {
             self.end_release(cx);
             return ReleaseStep::Done;
         }
-        // What is still held may be renewed or extended: no lease makes up for a count that is too high.
-        let give_up_at = match self.tenure.is_held() {
-            true => cx.now + lease_max,
-            false => give_up_at,
-        };
+        if let Some(text) = self.gives_up(cx) {
+            cx.out.count(Total::GaveUp, 1);
+            let field = Arc::clone(&self.field);
+            cx.out.events.push(Event::GaveUp { field, text });
+            self.end_release(cx);
+            return ReleaseStep::Done;
+        }
         self.moves_unlocks(Unlocking::Joined, Unlocking::Attempted);
+        let release = self.op.release_mut();
+        let has_begun = release.is_some_and(|own| std::mem::replace(&mut own.has_begun, true));
         ReleaseStep::Send {
+            is_first: !has_begun,
             field: Arc::clone(&self.field),
-            give_up_at,
             awaited: self.is_awaited().then_some(self.op_changed_at),
             leaves: self.leaves(cx) && self.tenure.target() == 0 && self.unlocks.is_empty(),
         }
+    }
+
+    /// Why a release makes no other send, if the lease is over and no caller waits: how the latest one has failed. What is
+    /// still held may be renewed or extended, so no lease makes up for a count that is too high.
+    fn gives_up(&self, cx: &Context<'_>) -> Option<Arc<str>> {
+        let release = self.op.release()?;
+        let failing = release.failing.as_ref()?;
+        let is_over = release.give_up_at <= cx.now && !self.tenure.is_held() && !self.is_awaited();
+        is_over.then(|| Arc::clone(&failing.text))
+    }
+
+    /// The latest send has failed so.
+    fn pause(&mut self, failed: &FailedSend, rules: &Rules, cx: &mut Context<'_>) {
+        if cx.life >= Life::Gone {
+            // Nothing would wake it.
+            return self.end_release(cx);
+        }
+        let (owner, is_awaited, is_held) = (cx.owner, self.is_awaited(), self.tenure.is_held());
+        let Some(release) = self.op.release_mut() else {
+            return;
+        };
+        let FailedSend {
+            is_refusal,
+            text,
+            carrier,
+            ..
+        } = failed;
+        let pause = release.note_failed(text, *is_refusal, *carrier, rules.release_pause);
+        if is_awaited {
+            cx.out.sends.push((owner, release.id));
+            return;
+        }
+        let until = cx.now + pause;
+        let until = match is_held {
+            true => until,
+            false => until.min(release.give_up_at),
+        };
+        release.stage = ReleaseStage::Paused { until };
     }
 
     fn moves_unlocks(&mut self, from: Unlocking, to: Unlocking) {

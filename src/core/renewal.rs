@@ -47,6 +47,9 @@ impl LockCore {
             core.change(now, owner, out, |own, cx| {
                 // It is gone from the registry, so it is set again whenever it is due next.
                 own.timer = None;
+                if own.op.paused_until().is_some_and(|until| until <= now) {
+                    own.resume(cx);
+                }
                 if own.tenure.warn_if_overdue(now, &rules) {
                     cx.out.events.push(Event::RenewalOverdue {
                         field: Arc::clone(&own.field),

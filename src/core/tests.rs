@@ -9,6 +9,7 @@ pub(super) const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
     fair_wait: Duration::from_secs(300),
+    release_pause: Duration::from_millis(20),
 };
 pub(super) const TERMS: Terms = Terms {
     lease: RULES.watchdog_timeout,
@@ -96,25 +97,46 @@ impl Fixture {
     /// Drops a hold, and answers with the job that begins with that.
     pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) -> OpId {
         self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
-        self.out.jobs[0].1
+        self.out.sends[0].1
     }
 
     /// Drops a hold whose release is under way.
     pub(super) fn drop_hold_too(&mut self, owner: OwnerKey, hold: HoldId) {
         self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
-        assert!(self.out.jobs.is_empty(), "it joins the release");
+        assert!(self.out.sends.is_empty(), "it joins the release");
     }
 
     /// The next send of a release, and until when it goes on.
     pub(super) fn job_sends(&mut self, owner: OwnerKey, job: OpId) -> (u32, Time) {
         match self.next_of(owner, job) {
-            ReleaseStep::Send { give_up_at, .. } => (self.release_sent(owner), give_up_at),
+            ReleaseStep::Send { .. } => (self.release_sent(owner), self.gives_up_at(owner)),
             ReleaseStep::Done => panic!("the release has more to do"),
         }
     }
 
+    /// Its timer fires. What is due is renewed.
+    pub(super) fn timer_fires(&mut self, owner: OwnerKey) {
+        let request = self.step(|core, now, out| core.timer_fired(now, owner, out));
+        let out = std::mem::take(&mut self.out);
+        if let Some(request) = request {
+            let outcome = RenewOutcome::Held {
+                sent_at: self.now,
+                asked: request.asked,
+                acknowledged: 0,
+            };
+            self.step(|core, now, out| core.renewed(now, owner, request.generation, outcome, out));
+        }
+        self.out = out;
+    }
+
+    /// When a release whose sends fail gives up, if nothing is held.
+    pub(super) fn gives_up_at(&self, owner: OwnerKey) -> Time {
+        let own = self.core.owners.get(owner).expect("known");
+        own.op.release().expect("under way").give_up_at
+    }
+
     pub(super) fn next_of(&mut self, owner: OwnerKey, job: OpId) -> ReleaseStep {
-        self.step(|core, now, out| core.release_step(now, owner, job, false, out))
+        self.step(|core, now, out| core.release_step(now, owner, job, None, out))
     }
 
     pub(super) fn release_sent(&mut self, owner: OwnerKey) -> u32 {
@@ -182,8 +204,24 @@ impl Fixture {
 
     /// The latest send has no reply, and may have been executed.
     pub(super) fn unanswered(&mut self, owner: OwnerKey) {
+        self.fails(owner, true, None);
+    }
+
+    /// The latest send has failed; the commands of the lock go over this connection now.
+    pub(super) fn fails(
+        &mut self,
+        owner: OwnerKey,
+        maybe_executed: bool,
+        carrier: Option<(u16, u64)>,
+    ) {
         let op = self.release_of(owner);
-        self.step(|core, now, out| core.release_failed(now, owner, op, true, out));
+        let failed = FailedSend {
+            maybe_executed,
+            is_refusal: !maybe_executed,
+            text: "it failed".into(),
+            carrier,
+        };
+        self.step(|core, now, out| core.release_failed(now, owner, op, &failed, out));
     }
 }
 
@@ -263,8 +301,7 @@ fn an_unlock_during_an_acquire_is_sent_when_that_has_ended() {
         let waiter = fixture.call(A, Order::Queued);
         let permit = fixture.permit(waiter);
         let unlock = fixture.unlock(A, outer);
-        assert!(fixture.core.waits_for_acquire(A));
-        assert!(fixture.out.jobs.is_empty() && fixture.outcome(&unlock).is_none());
+        assert!(fixture.out.sends.is_empty() && fixture.outcome(&unlock).is_none());
         let sent_at = fixture.now;
         if nested {
             fixture
@@ -273,7 +310,7 @@ fn an_unlock_during_an_acquire_is_sent_when_that_has_ended() {
         } else {
             fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
         }
-        assert_eq!(fixture.out.jobs.len(), 1);
+        assert_eq!(fixture.out.sends.len(), 1);
         assert_eq!(fixture.unlocked(&unlock, u32::from(nested), None), Ok(()));
     }
 }
@@ -330,7 +367,7 @@ fn an_unlock_that_joins_has_its_outcome_with_the_next_send() {
     let op = fixture.release_of(A);
     assert_eq!(fixture.release_sent(A), 1);
     let second = fixture.unlock(A, outer);
-    assert!(fixture.out.jobs.is_empty(), "one job");
+    assert!(fixture.out.sends.is_empty(), "one job");
     assert_eq!(fixture.unlocked(&first, 1, None), Ok(()));
     assert_eq!(fixture.outcome(&second), None);
     assert_eq!(fixture.job_sends(A, op).0, 0);
@@ -405,8 +442,10 @@ fn an_unlock_that_joins_a_failing_release_has_a_command_timeout_of_its_own() {
     assert_eq!(fixture.job_sends(A, op).0, 1);
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.unanswered(A);
+    assert!(fixture.out.sends.is_empty(), "it pauses");
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.unlock(A, outer);
+    assert_eq!(fixture.out.sends[..], [(A, op)], "it is sent immediately");
     match fixture.next_of(A, op) {
         ReleaseStep::Send { awaited, .. } => assert_eq!(awaited, Some(fixture.now)),
         ReleaseStep::Done => panic!("the unlock is not sent"),
@@ -433,7 +472,7 @@ fn a_release_that_was_not_executed_is_no_reason_for_a_gone_field() {
     fixture.drop_hold_too(A, outer);
     let op = fixture.release_of(A);
     assert_eq!(fixture.job_sends(A, op).0, 0);
-    fixture.step(|core, now, out| core.release_failed(now, A, op, false, out));
+    fixture.fails(A, false, None);
     assert_eq!(fixture.out.unlocked[..], [(first.hold, Unlocked::Failed)]);
     assert_eq!(fixture.job_sends(A, op).0, 0);
     let release = fixture.core.owners.get(A).expect("known").op.release();
@@ -489,7 +528,7 @@ fn a_guard_dropped_during_an_acquire_needs_no_release_behind_a_loss() {
     fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
     assert_eq!(fixture.core.counts().releasing, 0);
     fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::OuterGone, out));
-    assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
+    assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
 }
 
 /// A guard is dropped while a nested acquire whose call is not polled is under way, and the client is closed.

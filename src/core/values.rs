@@ -235,7 +235,12 @@ pub struct Rules {
     pub handoff: HandOff,
     /// For how long a place in the queue of a fair lock lasts after its turn has come.
     pub fair_wait: Duration,
+    /// Between two sends of a release, after the first has failed. Each further pause is twice as long, up to 50 times this.
+    pub release_pause: Duration,
 }
+
+/// What that is outside of tests.
+pub(crate) const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often in a streak a client hands a lock from one of its callers to the next, before it frees the
 /// lock for every client.
@@ -358,8 +363,8 @@ pub struct Effects {
     pub woken: SmallVec<[WaiterId; 2]>,
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
-    /// Releases that begin: each enters its connection in this step, or needs a job.
-    pub jobs: Vec<(OwnerKey, OpId)>,
+    /// Releases whose next send is made: it enters its connection in this step, or a task finds the way for it.
+    pub sends: Vec<(OwnerKey, OpId)>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
     /// A hold has begun of which others may have changed the lock since: it is to be looked at.
@@ -449,6 +454,64 @@ pub enum Unlocked {
     Failed,
 }
 
+/// A connection, as the shell numbers those that carry the commands of a lock: by server, and how often it was replaced.
+pub type Carrier = (u16, u64);
+
+/// The arguments of a release when it is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReleaseSend {
+    /// The count to go to, and the lease that is still promised to the holds that are left. `leaves`: the owner gives
+    /// its place in the server's queue up, which counts for so much.
+    Count {
+        target: u32,
+        lease: Duration,
+        leaves: Option<Duration>,
+    },
+    /// The field that gets the lock instead, and its lease.
+    Pass { to: Arc<str>, lease: Duration },
+}
+
+/// The answer to a release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ReleaseAnswer {
+    /// `None`: the count is what was asked for. Else why the field is not there any more.
+    pub gone: Option<LossReason>,
+    /// Before the answered send.
+    pub sent_at: Time,
+    /// The message was heard by others than this client.
+    pub others_listen: bool,
+    /// Of the receiver of a pass.
+    pub token: Option<Token>,
+}
+
+/// What a send of a release is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ReleaseStep {
+    Send {
+        field: Arc<str>,
+        /// Callers wait for its outcome, since then.
+        awaited: Option<Time>,
+        /// All that is to be done is to leave the server's queue.
+        leaves: bool,
+        /// It is the first of the release.
+        is_first: bool,
+    },
+    /// There is nothing to send: Redis has the count, or the release has ended, now perhaps.
+    Done,
+}
+
+/// How a send of a release has failed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct FailedSend {
+    pub maybe_executed: bool,
+    /// The server has refused it.
+    pub is_refusal: bool,
+    /// In the words of the shell.
+    pub text: Arc<str>,
+    /// The connection that carries the commands of the lock now.
+    pub carrier: Option<Carrier>,
+}
+
 /// Something that is logged.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
@@ -460,6 +523,16 @@ pub enum Event {
     RenewalOverdue {
         field: Arc<str>,
         face: Face,
+    },
+    /// A release gives up, for this reason: the lease frees the lock.
+    GaveUp {
+        field: Arc<str>,
+        text: Arc<str>,
+    },
+    /// A release whose sends had failed was answered: the server has this count.
+    Reconciled {
+        field: Arc<str>,
+        count: u32,
     },
 }
 

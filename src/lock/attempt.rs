@@ -27,7 +27,7 @@ type TakenStep = fn(
 ) -> Result<(HoldId, Option<Token>), Rejected>;
 
 /// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
-/// its script was sent, it leaves the rest to a job.
+/// its script was sent, it leaves the rest to a release.
 pub(super) struct AcquirePermit {
     entry: Arc<Entry>,
     permit: Permit,
@@ -85,7 +85,7 @@ impl AcquirePermit {
         }
     }
 
-    /// Checked before each send, also after a server has refused one: a job may have undone the attempt.
+    /// Checked before each send, also after a server has refused one: a release may have undone the attempt.
     fn still(&self) -> Arc<StillAttempting> {
         Arc::new(StillAttempting {
             entry: Arc::clone(&self.entry),
@@ -225,7 +225,7 @@ impl AcquirePermit {
         Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken))
     }
 
-    /// The server has a read hold of the owner, which has none here: a job releases it, and the call asks again. If that
+    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that
     /// has not helped, another client has this owner too.
     fn own_read(&mut self, context: &mut AcquireContext) -> Result<Attempt, Error> {
         self.untaken(Untaken::OwnRead);

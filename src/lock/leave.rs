@@ -23,7 +23,7 @@ pub(super) async fn leave(
     let (answer, answered) = oneshot::channel();
     let leaver = Leaver { owner, op, answer };
     if let Some(mut sending) = entry.join_leavers(leaver) {
-        // Not this owner's job: it would send for others for as long as some leave.
+        // Not this owner's task: it would send for others for as long as some leave.
         entry.shared().runtime.spawn(async move {
             loop {
                 let entry = Arc::clone(sending.entry());
@@ -97,7 +97,7 @@ async fn send(entry: &Arc<Entry>, leavers: Vec<Leaver>) {
                 failed.maybe_executed,
             )),
         };
-        // Its job may be gone, with its runtime.
+        // Its task may be gone, with its runtime.
         let _ = leaver.answer.send(left);
     }
 }

@@ -1,14 +1,13 @@
-//! The release protocol: unlocks that wait for an outcome, and the one job that sends a release.
+//! The release protocol: unlocks that wait for an outcome, and how a release is sent.
 //!
-//! Each attempt sets the hold count of its moment, so a delayed one never rolls back a later release, and includes
-//! whatever happened before. The first enters its connection in the step that begins the release, and the task that reads
-//! the reply completes it (`release/entered.rs`). Only what is left then takes a job. The job ends when Redis has
-//! confirmed the count or refused it permanently, or when the lease has expired and freed the lock. It does not end while an
-//! attempt may still be executed, as by a server that hangs and then continues. Nothing needs the caller to be polled.
+//! Each send sets the hold count of its moment, so a delayed one never rolls back a later release, and includes
+//! whatever happened before. It enters its connection in the step that decides it, and the task that reads
+//! the reply completes it (`release/entered.rs`). What cannot go that way takes a task ([`LongWay`]) for this send alone: when
+//! the next one is made, and when the release gives up, is the core's (`core/release.rs`). Nothing needs the caller to be
+//! polled.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
@@ -19,13 +18,13 @@ mod entered;
 use super::leave::leave;
 use crate::base::runtime::event;
 use crate::core::{
-    Ending, Face, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend, ReleaseStep,
-    Time, Total, WaiterId,
+    Effects, Ending, Face, FailedSend, HoldId, LockCore, LossReason, OpId, OwnerKey, ReleaseAnswer,
+    ReleaseSend, ReleaseStep, Time, WaiterId,
 };
 use crate::error::{Error, Operation};
-use crate::redis::{BackgroundClass, Call, Carrier, Route};
+use crate::redis::{BackgroundClass, Call};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer, SendOutcome};
-use crate::state::entry::{BegunUnlock, Entry, Outcome, Releases, Settled};
+use crate::state::entry::{BegunUnlock, Entry, Releases, Settled};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -114,12 +113,8 @@ impl OpenHold {
         let unlock = unlock(&entry);
         self.open = false;
         match unlock {
-            Ok(Some(unlock)) => {
-                let owner = self.owner;
-                let unlocked = match unlock.has_joined {
-                    true => Box::pin(behind_another(&entry, owner, unlock.outcome)).await,
-                    false => settled(&entry, owner, unlock.outcome.await),
-                };
+            Ok(Some(outcome)) => {
+                let unlocked = settled(&entry, self.owner, outcome.await);
                 unlocked.map_err(|error| error.about(lock))
             }
             Err(reason) => Err(entry.lost(self.owner, reason)),
@@ -148,49 +143,16 @@ fn settled(
     settled.map_err(|reason| entry.lost(owner, reason))
 }
 
-/// Waits for the outcome of an unlock that has joined what was under way for its owner: for a command timeout, and as long
-/// for each such operation, as a nested acquire whose caller may not be polled.
-async fn behind_another(
-    entry: &Arc<Entry>,
-    owner: OwnerKey,
-    mut outcome: Outcome,
-) -> Result<(), Error> {
-    let shared = entry.shared();
-    let mut since = shared.clock.now();
-    loop {
-        let timeout = shared.command_timeout();
-        let limit = shared.clock.instant(since + timeout) + timeout / 16 + ERROR_GRACE;
-        if let Ok(outcome) = tokio::time::timeout_at(limit, &mut outcome).await {
-            return settled(entry, owner, outcome);
-        }
-        match entry.peek(|core| core.op_changed_at(owner)) {
-            // It is known, and on its way.
-            None => return settled(entry, owner, outcome.await),
-            Some(moved) if moved > since => since = moved,
-            Some(_) => break,
-        }
-    }
-    let text = match entry.peek(|core| core.waits_for_acquire(owner)) {
-        true => "an acquire by the same owner is still in flight; is its future being polled?",
-        false => "no answer within the command timeout; a background task continues the release",
-    };
-    Err(entry.route().no_answer(Operation::Unlocking, text))
-}
-
-/// What a job has to report when its time is over says more than a caller's own time limit. A connection notices that at the
-/// latest after a sixteenth of it.
-const ERROR_GRACE: Duration = Duration::from_millis(50);
-
-/// Runs `release.lua` for one release of an owner, each send with the count of its moment, which is
-/// returned with the answer; or `pass.lua`, if another caller of this client gets the lock. A pass that is
-/// refused has moved nothing, and becomes the release that it replaced, in the time that is left.
+/// Runs `release.lua` for one release of an owner, each copy with the count of its moment; or `pass.lua`, if another caller
+/// of this client gets the lock. A pass that is refused has moved nothing, and becomes the release that it replaced, in the
+/// time that is left.
 async fn send(
     entry: &Arc<Entry>,
     (owner, op): (OwnerKey, OpId),
     field: &Arc<str>,
     (doing, retry): (Operation, RetryPolicy),
     mut first: Option<FirstSend>,
-) -> Result<(ReleaseAnswer, u32), CallError> {
+) -> Result<ReleaseAnswer, CallError> {
     let (route, shared) = (entry.route(), entry.shared());
     let limit = Instant::now() + retry.timeout;
     let (mut may_pass, mut denied) = (true, None::<String>);
@@ -199,9 +161,9 @@ async fn send(
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let (mut passes, mut count, sent) = (false, 0, AtomicBool::new(false));
+        let (mut passes, sent) = (false, AtomicBool::new(false));
         let first = first.take().map(|first| {
-            (passes, count) = (first.passes, first.count);
+            passes = first.passes;
             first.sent
         });
         let call = |unwritten| {
@@ -212,10 +174,7 @@ async fn send(
             let may_pass = may_pass && safe;
             let said =
                 entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
-            match said {
-                ReleaseSend::Count { target, .. } => (passes, count) = (false, target),
-                ReleaseSend::Pass { .. } => passes = true,
-            }
+            passes = matches!(said, ReleaseSend::Pass { .. });
             Some(call_of(entry, owner, field, said))
         };
         let error = match script::call_after(first, route, (doing, retry), &sent, call).await {
@@ -232,15 +191,14 @@ async fn send(
                 if let Some(permission) = denied {
                     never_passes_again(shared, &permission);
                 }
-                let answer = release_answer(entry, &answer.value, answer.sent_at);
-                return Ok((answer, count));
+                return Ok(release_answer(entry, &answer.value, answer.sent_at));
             }
             Err(error) => error,
         };
         match &error.error {
             // The key is not even a hash. If another key of the lock has another type, it says nothing of the hold.
             Error::NotALock { key, .. } if **key == **entry.name.key() => {
-                return Ok((changed(shared), count));
+                return Ok(changed(shared));
             }
             _ if error.maybe_executed || !passes => return Err(error),
             // A downgrade runs other commands than a hand-off.
@@ -253,7 +211,10 @@ async fn send(
         may_pass = false;
         if is_downgrade {
             // Who moves its own hold is told why that was refused.
-            entry.release_failed(owner, op, false, false, error.error);
+            let step = |core: &mut LockCore, now, out: &mut Effects| {
+                core.release_changes(now, owner, op, out);
+            };
+            entry.fail_unlocks(&error.error, step);
         } else {
             entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
         }
@@ -325,27 +286,26 @@ fn release_answer(entry: &Entry, released: &Released, sent_at: Instant) -> Relea
 /// How releases are sent.
 pub(crate) const RELEASES: Releases = Releases {
     enter: entered::enter,
-    job: |entry, owner, id| Box::pin(ReleaseJob::new(entry, owner, id).run(None)),
+    long_way: |entry, owner, id| Box::pin(LongWay::new(entry, owner, id).run(None)),
 };
 
-/// The job of a release. Dropped with its runtime, or before it could be spawned, it says so to the core: the lease frees the
-/// lock.
-struct ReleaseJob {
+/// A send of a release that could not go, or has not gone, the short way. Dropped with its runtime, or before it could be
+/// spawned, it says so to the core: the lease frees the lock.
+struct LongWay {
     entry: Arc<Entry>,
     owner: OwnerKey,
     id: OpId,
     open: bool,
 }
 
-/// What became of the send that was entered by the step that has begun a release.
+/// What became of the send that was entered by a step.
 struct FirstSend {
     step: ReleaseStep,
     sent: SendOutcome<Released>,
     passes: bool,
-    count: u32,
 }
 
-impl ReleaseJob {
+impl LongWay {
     fn new(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Self {
         let open = true;
         Self {
@@ -357,165 +317,113 @@ impl ReleaseJob {
     }
 
     async fn run(mut self, mut first: Option<FirstSend>) {
-        let entry = Arc::clone(&self.entry);
-        let (shared, owner, id) = (entry.shared(), self.owner, self.id);
-        if first.is_none() {
-            shared.tally.release_begins();
-        }
-        let (mut pause, mut before) = (PAUSE_MIN, Before::default());
-        let mut failed = None::<String>;
+        let mut place = None;
         loop {
-            let may_run = before.may_run(entry.route());
-            let step =
-                || entry.step(|core, now, out| core.release_step(now, owner, id, may_run, out));
-            let step = first.as_ref().map_or_else(step, |first| first.step.clone());
+            let step = first.as_ref().map(|first| first.step.clone());
+            let step = step.unwrap_or_else(|| self.step());
             self.open = matches!(step, ReleaseStep::Send { .. });
             let ReleaseStep::Send {
                 field,
-                give_up_at,
                 awaited,
                 leaves,
+                is_first,
             } = step
             else {
                 return;
             };
-            // Read each time: a release that has joined moves it.
-            let give_up_at = shared.clock.instant(give_up_at);
-            let is_over = || awaited.is_none() && Instant::now() >= give_up_at;
-            if let Some(problem) = failed.as_ref().filter(|_| is_over()) {
-                return self.give_up(&field, problem);
+            if first.is_none() {
+                self.entry.shared().tally.release_moves(is_first);
             }
-            let attempt = self.attempt(&field, (awaited, leaves), first.take());
-            let Some(answer) = attempt.await else {
-                continue;
-            };
-            let CallError {
-                error,
-                maybe_executed,
-            } = match answer {
-                Ok((answer, count)) => {
-                    entry.latest.reached();
-                    self.open = entry
-                        .step(|core, now, out| core.release_answered(now, owner, id, answer, out));
-                    if failed.take().is_some() {
-                        self.reconciled(&field, count);
-                    }
-                    if self.open {
-                        continue;
-                    }
+            // A release that a caller waits for does not queue with the others, and one that leaves does so with others.
+            if awaited.is_none() && !leaves && first.is_none() && place.is_none() {
+                place = self.place().await;
+                if place.is_none() {
                     return;
                 }
-                Err(error) => error,
-            };
-            before.note_failed(entry.route(), &error);
-            let (text, is_final) = (error.to_string(), error.is_final());
-            let (reported, is_over) =
-                entry.release_failed(owner, id, maybe_executed, is_final, error);
-            self.open = !is_over;
-            if is_over {
-                // A caller that has the error needs no event.
-                return match reported {
-                    true => {}
-                    false => self.give_up(&field, &text),
-                };
-            }
-            if is_final {
+                // What is said is that of this moment.
                 continue;
             }
-            failed = Some(text);
-            self.pause(&mut pause, give_up_at).await;
+            let sent = self.send(&field, (awaited, leaves), first.take()).await;
+            return self.ended(&field, sent);
         }
     }
 
-    /// One call. The count that it said is returned with the answer. `None`: a caller has joined the release before it was
-    /// sent.
-    async fn attempt(
+    /// A send begins.
+    fn step(&self) -> ReleaseStep {
+        let (owner, id, carrier) = (self.owner, self.id, self.entry.route().carrier());
+        let step = |core: &mut LockCore, now, out: &mut Effects| {
+            core.release_step(now, owner, id, carrier, out)
+        };
+        self.entry.step(step)
+    }
+
+    /// Waits for a place among the releases under way. `None`: the release did not wait for it any more.
+    async fn place(&mut self) -> Option<Option<OwnedSemaphorePermit>> {
+        let (entry, owner, id) = (Arc::clone(&self.entry), self.owner, self.id);
+        if let Some(place) = entry.route().try_bulk(BackgroundClass::Releases) {
+            return Some(Some(place));
+        }
+        // A caller that joins it has it sent immediately. With the runtime the core ends what waits.
+        self.open = false;
+        entry.step(|core, now, out| core.release_waits(now, owner, id, out));
+        let place = entry.route().bulk(BackgroundClass::Releases).await;
+        self.open = entry.step(|core, now, out| core.release_has_room(now, owner, id, out));
+        self.open.then_some(place)
+    }
+
+    /// One call. The count that it said is returned with the answer.
+    async fn send(
         &self,
         field: &Arc<str>,
         (awaited, leaves): (Option<Time>, bool),
         first: Option<FirstSend>,
-    ) -> Option<Result<(ReleaseAnswer, u32), CallError>> {
+    ) -> Result<ReleaseAnswer, CallError> {
         let (entry, owner, id) = (&self.entry, self.owner, self.id);
-        // A release that a caller waits for does not queue with the others, and leaves with none.
-        let waits_for_place = awaited.is_none() && !leaves && first.is_none();
-        let _permit = match waits_for_place {
-            true => self.place().await?,
-            false => None,
-        };
         if leaves
             && first.is_none()
             && let Some(left) = Box::pin(leave(entry, owner, id)).await
         {
-            return Some(left.map(|answer| (answer, 0)));
+            return left;
         }
         let how = how_to_send(entry.shared(), awaited);
-        Some(send(entry, (owner, id), field, how, first).await)
+        send(entry, (owner, id), field, how, first).await
     }
 
-    /// Waits for a place among the releases under way. `None`: a caller has joined the release.
-    async fn place(&self) -> Option<Option<OwnedSemaphorePermit>> {
-        let place = self.entry.route().bulk(BackgroundClass::Releases);
-        self.until_joined(place).await
-    }
-
-    async fn pause(&self, pause: &mut Duration, limit: Instant) {
-        let limit = limit.min(Instant::now() + *pause);
-        self.until_joined(tokio::time::sleep_until(limit)).await;
-        *pause = (*pause * 2).min(PAUSE_MAX);
-    }
-
-    /// Waits, unless a caller joins the release.
-    async fn until_joined<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
-        tokio::select! {
-            biased;
-            done = wait => Some(done),
-            () = self.entry.joined(self.owner) => None,
+    /// The core hears what became of the send, and says what comes next.
+    fn ended(mut self, field: &Arc<str>, sent: Result<ReleaseAnswer, CallError>) {
+        let (entry, owner, id) = (Arc::clone(&self.entry), self.owner, self.id);
+        self.open = false;
+        let CallError {
+            error,
+            maybe_executed,
+        } = match sent {
+            Ok(answer) => {
+                entry.latest.reached();
+                return entry
+                    .step(|core, now, out| core.release_answered(now, owner, id, answer, out));
+            }
+            Err(error) => error,
+        };
+        if error.is_final() {
+            let mut is_over = false;
+            let step = |core: &mut LockCore, now, out: &mut Effects| {
+                is_over = core.release_refused(now, owner, id, maybe_executed, out);
+            };
+            // A caller that has the error needs no event.
+            if !entry.fail_unlocks(&error, step) && is_over {
+                entry.log_given_up(field, &error.to_string());
+            }
+            return;
         }
-    }
-
-    fn reconciled(&self, field: &str, count: u32) {
-        self.entry.shared().totals.count(Total::Reconciled, 1);
-        let lock = self.entry.name.given();
-        event!(INFO, %lock, owner = %field, count, "outcome reconciled");
-    }
-
-    fn give_up(self, field: &str, error: &str) {
-        let name = Arc::clone(&self.entry.name);
-        let lock = name.given();
-        // The core first: it does not wait for a subscriber.
-        drop(self);
-        event!(WARN, %lock, owner = %field, %error, "background release failed: the lease frees the lock");
-    }
-}
-
-/// What was sent before a release, for its owner: an acquire without an answer, or a hand-off. It is executed when the server
-/// comes to it, however late, and its lease begins then. So no clock ends the release while it may be.
-#[derive(Default)]
-struct Before {
-    /// The connection that may carry it still, once the release has failed.
-    carrier: Option<Option<Carrier>>,
-    /// All of it has been answered.
-    is_answered: bool,
-    is_over: bool,
-}
-
-impl Before {
-    /// Whether it may have been executed, or may still be, since this was asked last.
-    fn may_run(&mut self, route: Route<'_>) -> bool {
-        let may_run = !self.is_over;
-        if let Some(carrier) = self.carrier.filter(|_| may_run) {
-            let now = route.carrier();
-            self.is_over = self.is_answered || now.is_some() && now != carrier;
-        }
-        may_run
-    }
-
-    /// An attempt of the release has failed. A refusal over a connection is the answer to all that was sent over it before,
-    /// unless it is that of the next connection.
-    fn note_failed(&mut self, route: Route<'_>, error: &Error) {
-        self.carrier.get_or_insert_with(|| route.carrier());
-        let is_answer = !matches!(error, Error::NoAnswer { .. });
-        self.is_answered |= is_answer && route.carrier().is_some();
+        let failed = FailedSend {
+            maybe_executed,
+            is_refusal: !matches!(error, Error::NoAnswer { .. }),
+            text: error.to_string().into(),
+            carrier: entry.route().carrier(),
+        };
+        entry.fail_unlocks(&error, |core, now, out| {
+            core.release_failed(now, owner, id, &failed, out);
+        });
     }
 }
 
@@ -533,7 +441,7 @@ fn how_to_send(shared: &Shared, awaited: Option<Time>) -> (Operation, RetryPolic
     (Operation::Unlocking, retry)
 }
 
-impl Drop for ReleaseJob {
+impl Drop for LongWay {
     fn drop(&mut self) {
         if self.open {
             let (owner, id) = (self.owner, self.id);
@@ -542,6 +450,3 @@ impl Drop for ReleaseJob {
         }
     }
 }
-
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);

@@ -69,7 +69,7 @@ pub(crate) struct SendOutcome<T> {
     pub(crate) outcome: Result<Received, SendError>,
 }
 
-/// [`call_noting`] without a box of its own, for a job that is on the heap already; perhaps after a first send.
+/// [`call_noting`] without a box of its own, for a task that is on the heap already; perhaps after a first send.
 pub(crate) async fn call_after<T: 'static>(
     first: Option<SendOutcome<T>>,
     route: Route<'_>,

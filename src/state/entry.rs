@@ -2,11 +2,11 @@
 //!
 //! Every change goes through [`Entry::step`] and its like. Under the mutex it reads the clock, runs a step
 //! of the core, and writes down the facts: which holds have ended, and the client's tally. Everything else a
-//! step asks for is done when the mutex is free: wakers are called, jobs spawned, events logged. That
+//! step asks for is done when the mutex is free: wakers are called, tasks spawned, events logged. That
 //! code is not all ours. It may call back into this client, and it may panic.
 //!
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
-//! itself while its core remembers an owner: a detached hold or a job needs no other reference.
+//! itself while its core remembers an owner: a detached hold or a release needs no other reference.
 
 mod latest;
 mod leavers;
@@ -28,7 +28,7 @@ use crate::core::{
     Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
     OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
 };
-use crate::error::{Error, Operation};
+use crate::error::Error;
 use crate::names::wire::{ByKey, LockName};
 use crate::redis::{Route, Unflushed, slot_of};
 use crate::state::hold_status::HoldStatus;
@@ -37,16 +37,14 @@ use crate::state::shared::Shared;
 
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
-pub(crate) use unlocks::{BegunUnlock, Job, Releases};
+pub(crate) use unlocks::{BegunUnlock, Job, Releases, SendWay};
 
 /// All locks of a client.
 pub(crate) struct Locks {
     pub(crate) shared: Arc<Shared>,
     pub(crate) timers: Timers<Entry>,
     pub(crate) table: Table<Entry, ByKey>,
-    /// Release jobs that wait for something, by lock and owner: a caller that joins one does not wait with it.
-    waiting_jobs: Mutex<BTreeMap<(usize, OwnerKey), Arc<Notify>>>,
-    /// Owners that leave the queue of a fair lock, by lock, while one of their jobs sends for all.
+    /// Owners that leave the queue of a fair lock, by lock, while a task sends for all.
     leavers: Mutex<BTreeMap<usize, Vec<Leaver>>>,
     releases: Releases,
 }
@@ -57,7 +55,6 @@ impl Locks {
             shared,
             timers: Timers::new(),
             table: Table::default(),
-            waiting_jobs: Mutex::default(),
             leavers: Mutex::default(),
             releases,
         }
@@ -86,7 +83,7 @@ impl Locks {
         entry.of_kind(name)
     }
 
-    /// The entry of a lock that a call, a guard, a handle, a hold or a job refers to.
+    /// The entry of a lock that a call, a guard, a handle, a hold or a release refers to.
     pub(crate) fn find(&self, name: &LockName) -> Result<Option<Arc<Entry>>, Error> {
         let found = self.table.find(name.key());
         found.map(|entry| entry.of_kind(name)).transpose()
@@ -181,6 +178,7 @@ struct Deferred {
     /// Commands that were entered: they are written first, so that the server works while callers are woken, and by a reader
     /// when it has answered what had arrived.
     unflushed: SmallVec<[Unflushed; 1]>,
+    long_ways: Vec<(OwnerKey, OpId)>,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<Notify>; 2]>,
     unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
@@ -279,21 +277,22 @@ impl Entry {
         let now = self.shared().clock.now();
         let counted = state.core.counts();
         let answer = run(&mut state, now, &mut deferred.effects);
-        if !deferred.effects.jobs.is_empty() {
-            self.enter_releases(&mut state.core, now, deferred);
-        }
+        self.enter_releases(&mut state.core, now, deferred);
         self.record_facts(&mut state, counted, deferred);
         answer
     }
 
-    /// Enters the releases that a step has begun into their connection, in its order: they come behind whatever an earlier
-    /// step has sent for their owners. What cannot be entered now keeps its job.
+    /// Enters what a step sends into its connection, in its order: it comes behind whatever an earlier step has sent for
+    /// its owners.
     fn enter_releases(self: &Arc<Self>, core: &mut LockCore, now: Time, deferred: &mut Deferred) {
         let out = &mut deferred.effects;
-        for (owner, op) in std::mem::take(&mut out.jobs) {
-            match (self.locks.releases.enter)(self, (core, now, out), owner, op) {
-                Some(unflushed) => deferred.unflushed.push(unflushed),
-                None => out.jobs.push((owner, op)),
+        while !out.sends.is_empty() {
+            for (owner, op) in std::mem::take(&mut out.sends) {
+                match (self.locks.releases.enter)(self, (core, now, out), owner, op) {
+                    SendWay::Short(unflushed) => deferred.unflushed.push(unflushed),
+                    SendWay::Long => deferred.long_ways.push((owner, op)),
+                    SendWay::Nothing => {}
+                }
             }
         }
     }
@@ -341,6 +340,7 @@ impl Entry {
         let Deferred {
             effects,
             unflushed,
+            long_ways,
             ended,
             woken,
             unlocked,
@@ -371,10 +371,9 @@ impl Entry {
         if *progress {
             isolated(|| shared.tally.announce());
         }
-        for (owner, job) in &effects.jobs {
-            shared
-                .runtime
-                .spawn((self.locks.releases.job)(Arc::clone(self), *owner, *job));
+        for (owner, op) in long_ways {
+            let long_way = (self.locks.releases.long_way)(Arc::clone(self), *owner, *op);
+            shared.runtime.spawn(long_way);
         }
         if effects.is_reported {
             shared.redis.reports().add(self.name.key());
@@ -403,7 +402,17 @@ impl Entry {
                 let kind = self.shown_face(*face);
                 event!(WARN, %lock, owner = %field, kind, "renewal overdue: the lock is at risk");
             }
+            Event::GaveUp { field, text } => self.log_given_up(field, text),
+            Event::Reconciled { field, count } => {
+                event!(INFO, %lock, owner = %field, count, "outcome reconciled");
+            }
         }
+    }
+
+    /// A release has given up.
+    pub(crate) fn log_given_up(&self, field: &str, error: &str) {
+        let lock = self.name.given();
+        event!(WARN, %lock, owner = %field, %error, "background release failed: the lease frees the lock");
     }
 
     /// Which part of the lock it is about, if it has two.
@@ -498,43 +507,6 @@ impl Entry {
                 core.lose_owner(now, owner, None, reason, out);
             }
         });
-    }
-
-    /// An attempt of a release has failed: so have the unlocks that were part of it. `is_final`: the release is given up,
-    /// unless others have joined it meanwhile, which have an attempt of their own. Returns whether a caller has the error,
-    /// and whether the release is over.
-    pub(crate) fn release_failed(
-        self: &Arc<Self>,
-        owner: OwnerKey,
-        op: OpId,
-        maybe_executed: bool,
-        is_final: bool,
-        error: Error,
-    ) -> (bool, bool) {
-        let mut is_over = false;
-        let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
-            state
-                .core
-                .release_failed(now, owner, op, maybe_executed, out);
-            is_over = is_final && !state.core.is_awaited(owner);
-            if is_over {
-                state.core.release_gone(now, owner, op, out);
-            }
-            let failed = out.unlocked.drain(..);
-            failed
-                .filter_map(|(hold, outcome)| {
-                    debug_assert_eq!(outcome, Unlocked::Failed);
-                    state.take_of(hold, |cells| cells.unlock.take())
-                })
-                .collect()
-        });
-        let mut reported = false;
-        for unlock in failed {
-            let error = error.for_another_caller(Operation::Unlocking);
-            // Its future may be dropped by now.
-            isolated(|| reported |= unlock.send(Err(error)).is_ok());
-        }
-        (reported, is_over)
     }
 
     /// The status of a hold that has not ended.

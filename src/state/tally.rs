@@ -19,7 +19,7 @@ pub(crate) struct Tally {
 #[derive(Default)]
 struct Sum {
     counts: Counts,
-    /// Releases whose first send was entered or whose job has begun so far, and acquires and releases that have ended.
+    /// Releases whose first send has begun so far, and acquires and releases that have ended.
     moves: u64,
 }
 
@@ -28,16 +28,15 @@ impl Tally {
         self.sum.lock().counts
     }
 
-    /// Releases whose first send was entered or whose job has begun so far, and acquires and releases that have ended: whether
-    /// it grows tells slow from stuck.
+    /// Releases whose first send has begun so far, and acquires and releases that have ended: whether it grows tells slow from stuck.
     pub(crate) fn moves(&self) -> u64 {
         self.sum.lock().moves
     }
 
-    /// The first send of a release was entered, or its job runs for the first time. Thousands of them that are spawned together keep the
-    /// runtime busy before the first of their sends is answered.
-    pub(crate) fn release_begins(&self) {
-        self.sum.lock().moves += 1;
+    /// A send of a release begins. Thousands that are begun together keep the runtime busy before the first is answered. That
+    /// one is sent again is no move.
+    pub(crate) fn release_moves(&self, is_first: bool) {
+        self.sum.lock().moves += u64::from(is_first);
     }
 
     /// Ready when something has become less after this call.

@@ -299,8 +299,9 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
     });
     assert!(once.await, "sent, and not polled again");
     let start = std::time::Instant::now();
-    assert_matches!(guard.unlock().await, Err(Error::NoAnswer { .. }));
-    assert!(start.elapsed() < ms(600) + stalls(start));
+    // Nobody waits for the attempt longer than two command timeouts; then it is undone, and this hold released.
+    guard.unlock().await.expect("held until now");
+    assert!(start.elapsed() < ms(900) + stalls(start));
     drop(nested);
     eventually("released in the background", ms(2000), || {
         control.run(&["EXISTS", "a"]) == "0"
@@ -310,7 +311,7 @@ async fn an_unlock_beside_a_nested_lock_that_nobody_polls_ends_in_time() {
 }
 
 #[tokio::test]
-async fn a_detached_hold_is_released_also_by_an_unlock_that_had_no_answer() {
+async fn a_detached_hold_is_released_also_by_an_unlock_that_was_dropped() {
     let server = TestServer::new();
     let set =
         |builder: LockClientBuilder| builder.watchdog_timeout(ms(1500)).command_timeout(ms(300));
@@ -324,8 +325,9 @@ async fn a_detached_hold_is_released_also_by_an_unlock_that_had_no_answer() {
         std::task::Poll::Ready(nested.as_mut().poll(context).is_pending())
     });
     assert!(once.await, "sent, and not polled again");
-    let unlocked = lock.unlock().await;
-    assert_matches!(unlocked, Err(Error::NoAnswer { .. }));
+    // Its caller leaves while the attempt is in the way.
+    let unlock = tokio::time::timeout(ms(100), lock.unlock()).await;
+    assert!(unlock.is_err(), "{unlock:?}");
     drop(nested);
     // Nobody is left to ask again: it is not renewed any more, and released.
     eventually("released", ms(1000), || {

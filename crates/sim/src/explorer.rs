@@ -116,7 +116,11 @@ pub enum Action {
     /// Something that was deferred is done.
     Apply(Deferred),
     TimerFires(OwnerKey),
-    JobSends(OwnerKey),
+    /// A release is sent.
+    Sends(OwnerKey),
+    /// There are too many releases under way for this one, and then there is room.
+    NoRoom(OwnerKey),
+    Room(OwnerKey),
     /// Time goes on to the next instant at which something is due.
     Tick,
     ForeignTakes,
@@ -139,6 +143,8 @@ pub const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
     fair_wait: Duration::from_secs(10),
+    // The next send may come at any time.
+    release_pause: Duration::ZERO,
 };
 
 /// The longest lease: what is further away is far away.
@@ -228,7 +234,8 @@ impl Model for World {
             answers: Vec::new(),
             deferred: std::collections::BTreeSet::new(),
             timers: std::collections::BTreeMap::new(),
-            jobs: std::collections::BTreeSet::new(),
+            sends: std::collections::BTreeSet::new(),
+            without_room: std::collections::BTreeSet::new(),
             ended: std::collections::BTreeSet::new(),
             budget: self.budget,
             replicas: self.replicas,
@@ -274,7 +281,14 @@ impl Model for World {
         actions.extend(state.deferred.iter().copied().map(Action::Apply));
         let fires = state.timers.iter().filter(|(_, at)| **at <= state.now);
         actions.extend(fires.map(|(owner, _)| Action::TimerFires(*owner)));
-        actions.extend(state.jobs.iter().map(|(owner, _)| Action::JobSends(*owner)));
+        actions.extend(state.sends.iter().map(|(owner, _)| Action::Sends(*owner)));
+        if state.budget.crowds > 0 {
+            let background = state.sends.iter();
+            let background = background.filter(|(owner, _)| !state.core.is_awaited(*owner));
+            actions.extend(background.map(|(owner, _)| Action::NoRoom(*owner)));
+        }
+        let without_room = state.without_room.iter();
+        actions.extend(without_room.map(|(owner, _)| Action::Room(*owner)));
         if state.budget.ticks > 0 && state.next_due().is_some() {
             actions.push(Action::Tick);
         }

@@ -144,7 +144,7 @@ fn a_call_that_joins_does_not_wake_itself_but_whoever_can_go_on() {
     assert_eq!(fixture.queued(head), None);
     fixture.at(11);
     fixture.tick();
-    let (owner, job) = fixture.out.jobs[0];
+    let (owner, job) = fixture.out.sends[0];
     fixture.at(12);
     fixture.job_sends(owner, job);
     fixture.answered(owner, 0, None);
@@ -198,7 +198,7 @@ fn so_is_a_head_that_does_not_read_the_answer_of_its_attempt() {
     fixture.now = fixture.now + RULES.command_timeout;
     let stranger = fixture.call(C, Order::Immediate);
     fixture.permit(stranger);
-    assert_eq!(fixture.out.jobs.len(), 1, "its attempt is undone");
+    assert_eq!(fixture.out.sends.len(), 1, "its attempt is undone");
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn an_attempt_whose_outer_hold_was_dropped_does() {
     let head = fixture.call(B, Order::Queued);
     assert_eq!(fixture.queued(head), None);
     fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
-    assert_eq!(fixture.out.jobs.len(), 1, "the drop is still to be said");
+    assert_eq!(fixture.out.sends.len(), 1, "the drop is still to be said");
 }
 
 /// One of two calls of one owner attempts; its end wakes the other one.

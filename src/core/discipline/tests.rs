@@ -53,8 +53,8 @@ impl Fixture {
 
     /// The job that began with the latest step.
     fn job(&self) -> OpId {
-        assert_eq!(self.out.jobs.len(), 1, "{:?}", self.out);
-        self.out.jobs[0].1
+        assert_eq!(self.out.sends.len(), 1, "{:?}", self.out);
+        self.out.sends[0].1
     }
 
     /// The next send of a job: the count, and whether the owner gives its place up.
@@ -88,7 +88,7 @@ impl Fixture {
 fn a_busy_reply_leaves_a_place_which_the_last_call_gives_up() {
     let mut fixture = Fixture::fair();
     let waiter = fixture.queued_up(A);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
     assert!(fixture.core.keeps_itself(), "its field stays the same");
     fixture.leaves(waiter);
     let job = fixture.job();
@@ -127,7 +127,7 @@ fn an_attempt_that_does_not_queue_up_leaves_no_place() {
     fixture.untaken(&permit, Untaken::Busy);
     assert!(!fixture.core.keeps_itself());
     fixture.leaves(attempt);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn an_attempt_without_an_answer_may_have_left_a_place() {
     let job = fixture.job();
     assert_eq!(fixture.sends(A, job), (0, false), "the call still queues");
     fixture.leaves(waiter);
-    assert!(fixture.out.jobs.is_empty(), "one job");
+    assert!(fixture.out.sends.is_empty(), "one job");
     fixture.release_is_answered(A, job, GONE);
     assert_eq!(fixture.sends(A, job), (0, true));
     fixture.release_is_answered(A, job, GONE);
@@ -240,7 +240,7 @@ fn an_owner_that_has_the_lock_has_no_place() {
     fixture.takes(&permit).expect("wanted");
     assert!(!fixture.has_place(A));
     fixture.leaves(waiter);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
 }
 
 /// Its lease is over when the reply is read, so a job undoes it.
@@ -313,7 +313,7 @@ fn the_place_of_an_owner_stays_while_one_of_its_calls_queues() {
     let first = fixture.queued_up(A);
     let second = fixture.call(A, Order::Queued);
     fixture.leaves(first);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
     fixture.leaves(second);
     let job = fixture.job();
     // A call that joins before the send keeps it.
@@ -347,7 +347,7 @@ fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
         let attempt = fixture.call(A, Order::Immediate);
         let permit = fixture.permit(attempt);
         fixture.leaves(waiter);
-        assert!(fixture.out.jobs.is_empty());
+        assert!(fixture.out.sends.is_empty());
         assert_eq!(fixture.core.counts().releasing, 1);
         fixture.untaken(&permit, outcome);
         let job = fixture.job();
@@ -424,10 +424,8 @@ fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
     fixture.leaves(waiter);
     let job = fixture.job();
     let until = fixture.now + RULES.fair_wait + RULES.watchdog_timeout;
-    match fixture.next_of(A, job) {
-        ReleaseStep::Send { give_up_at, .. } => assert_eq!(give_up_at, until),
-        ReleaseStep::Done => panic!("the place is still there"),
-    }
+    assert!(matches!(fixture.next_of(A, job), ReleaseStep::Send { .. }));
+    assert_eq!(fixture.gives_up_at(A), until);
     fixture.step(|core, now, out| core.release_gone(now, A, job, out));
     assert!(!fixture.core.keeps_itself());
 }
@@ -438,17 +436,17 @@ fn a_closing_client_gives_its_places_up_and_a_closed_one_none() {
     let mut fixture = Fixture::fair();
     let [waiting, leaving] = [A, B].map(|owner| fixture.queued_up(owner));
     fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
-    let jobs = fixture.out.jobs.to_vec();
+    let jobs = fixture.out.sends.to_vec();
     assert_eq!(jobs.len(), 2, "{:?}", fixture.out);
     assert_eq!(fixture.core.counts().releasing, 2, "`close` waits for them");
     fixture.leaves(leaving);
-    assert!(fixture.out.jobs.is_empty(), "one job an owner");
+    assert!(fixture.out.sends.is_empty(), "one job an owner");
     fixture.step(|core, now, out| core.set_life(now, Life::Closed, out));
     for (owner, job) in jobs {
         assert_eq!(fixture.next_of(owner, job), ReleaseStep::Done);
     }
     fixture.leaves(waiting);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
     assert!(!fixture.has_place(A) && !fixture.has_place(B));
 }
 
@@ -563,7 +561,7 @@ fn an_owner_that_is_told_and_asks_keeps_its_place() {
     fixture.untaken(&permit, Untaken::Busy);
     fixture.now = fixture.now + RULES.command_timeout * 2;
     fixture.step(LockCore::tick);
-    assert!(fixture.out.jobs.is_empty() && fixture.has_place(A));
+    assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
     // A message for an owner without a place is late.
     fixture.step(|core, now, out| core.note_change(now, Some(B), out));
     assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
@@ -580,7 +578,7 @@ fn an_owner_that_is_told_after_a_long_wait_has_as_long_to_ask() {
     let limit = fixture.now + RULES.command_timeout * 2;
     fixture.now = limit - Duration::from_millis(1);
     fixture.step(LockCore::tick);
-    assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
+    assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
     fixture.now = limit;
     fixture.step(LockCore::tick);
     let job = fixture.job();

@@ -94,7 +94,7 @@ fn an_unlock_hands_the_lock_to_the_first_that_waits() {
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert!(taken.is_ok());
     leave(&mut fixture, waiters[0]);
-    assert!(fixture.out.jobs.is_empty());
+    assert!(fixture.out.sends.is_empty());
     assert_eq!(fixture.core.counts().held, 1);
 }
 
@@ -139,7 +139,7 @@ fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     fixture.step(LockCore::tick);
     let lost = Ending::Lost(LossReason::MaxHold);
     assert_eq!(fixture.out.ended[..], [(outer, lost)]);
-    let job = fixture.out.jobs[0].1;
+    let job = fixture.out.sends[0].1;
     assert_eq!(fixture.job_sends(A, job).0, 1);
     fixture.answered(A, 1, None);
     fixture.next_of(A, job);
@@ -159,7 +159,7 @@ fn what_undoes_an_attempt_hands_nothing_over() {
     let permit = fixture.permit(attempt);
     let unknown = Untaken::Unknown;
     fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
-    let job = fixture.out.jobs[0].1;
+    let job = fixture.out.sends[0].1;
     leave(&mut fixture, attempt);
     let waiter = fixture.call(B, Order::Queued);
     fixture.admit(waiter);
@@ -190,7 +190,7 @@ fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() 
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     let totals = [(Total::Released, 1)];
     assert_eq!(fixture.out.totals[..], totals, "it was handed to nobody");
-    let (owner, job) = fixture.out.jobs[0];
+    let (owner, job) = fixture.out.sends[0];
     assert_eq!(owner, B);
     fixture.next_of(B, job);
     assert!(sends_pass(&mut fixture, B), "to the next");
@@ -215,7 +215,7 @@ fn a_lock_that_is_forced_open_is_not_picked_up() {
             force(&mut fixture);
         }
         assert!(fixture.out.woken.contains(&waiters[0]));
-        assert!(fixture.out.events.is_empty() && fixture.out.jobs.is_empty());
+        assert!(fixture.out.events.is_empty() && fixture.out.sends.is_empty());
         fixture.permit(waiters[0]);
     }
 }
@@ -226,7 +226,7 @@ fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
-    assert!(fixture.out.jobs.is_empty(), "{:?}", fixture.out);
+    assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
     assert!(!fixture.core.keeps_itself());
 }
 
@@ -286,8 +286,8 @@ fn a_pass_without_an_answer_is_released_for_both() {
     passing(&mut fixture, hold);
     let op = fixture.release_of(A);
     fixture.unanswered(A);
-    let jobs = fixture.out.jobs.iter().map(|(owner, _)| *owner);
-    assert!(jobs.eq([B]));
+    let jobs = fixture.out.sends.iter().map(|(owner, _)| *owner);
+    assert!(jobs.eq([A, B]));
     assert_eq!(fixture.job_sends(A, op).0, 0, "no other pass");
     assert!(
         matches!(fixture.admit(waiters[0]), Admission::OwnerBusy { .. }),
@@ -300,9 +300,9 @@ fn a_receiver_that_leaves_has_the_lock_released_when_the_answer_comes() {
     let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
-    assert!(fixture.out.jobs.is_empty(), "not known yet");
+    assert!(fixture.out.sends.is_empty(), "not known yet");
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
-    assert_eq!(fixture.out.jobs[0].0, B);
+    assert_eq!(fixture.out.sends[0].0, B);
 }
 
 #[test]
@@ -311,7 +311,7 @@ fn a_receiver_that_leaves_with_the_lock_in_hand_has_it_released() {
     let unlock = passing(&mut fixture, hold);
     fixture.unlocked(&unlock, 0, None).expect("passed");
     leave(&mut fixture, waiters[0]);
-    assert_eq!(fixture.out.jobs[0].0, B);
+    assert_eq!(fixture.out.sends[0].0, B);
 }
 
 /// V10: what is known of the pass is known of the receiver's acquire.
@@ -354,8 +354,8 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
     fixture.now = fixture.core.timer(B).expect("it is watched");
     assert_eq!(fixture.now.since_start(), RULES.command_timeout);
     fixture.step(LockCore::tick);
-    assert_eq!(fixture.out.jobs[0].0, B);
-    let job = fixture.out.jobs[0].1;
+    assert_eq!(fixture.out.sends[0].0, B);
+    let job = fixture.out.sends[0].1;
     fixture.next_of(B, job);
     assert_eq!(fixture.release_sent(B), 0);
     fixture.answered(B, 0, None);

@@ -95,7 +95,7 @@ fn an_attempt_whose_answer_is_not_applied_is_undone_and_its_call_asks_again() {
     fixture.admit(next);
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
     assert!(!fixture.core.is_attempting(&permit));
-    let (owner, job) = fixture.out.jobs[0];
+    let (owner, job) = fixture.out.sends[0];
     assert_eq!(owner, A);
     let sent_at = fixture.now;
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
@@ -143,11 +143,11 @@ fn an_acquire_that_is_not_polled_is_undone_when_others_wait_for_its_end() {
         }
         if let Some(outer) = outer {
             fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
-            assert!(fixture.out.jobs.is_empty(), "its release waits");
+            assert!(fixture.out.sends.is_empty(), "its release waits");
         }
         fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
         assert!(!fixture.core.is_attempting(&permit));
-        let (owner, job) = fixture.out.jobs[0];
+        let (owner, job) = fixture.out.sends[0];
         assert_eq!(owner, A);
         assert_eq!(fixture.job_sends(A, job).0, 0);
         fixture.answered(A, 0, None);
@@ -171,7 +171,7 @@ fn a_release_alone_waits_no_longer_for_an_acquire_that_is_not_polled() {
     assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None, "nothing waits");
     fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
     fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
-    let (_, job) = fixture.out.jobs[0];
+    let (_, job) = fixture.out.sends[0];
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::LossReason;
 use crate::core::tests::{A, Fixture, GONE, RULES, TERMS};
-use crate::core::{Effects, Event, LeaseKind, LockCore, ReleaseStep, Terms, Total};
+use crate::core::{Effects, Event, LeaseKind, Life, LockCore, ReleaseStep, Terms, Total};
 
 const LIMITED: Terms = Terms {
     limit: Some(Duration::from_secs(5)),
@@ -32,7 +32,7 @@ fn a_section_that_reached_its_limit_keeps_the_field_until_its_guard_is_gone() {
     let hold = fixture.lock_with(A, LIMITED);
     fixture.now = fixture.now + Duration::from_secs(5);
     fixture.step(LockCore::tick);
-    assert!(fixture.out.jobs.is_empty(), "nothing is freed under it");
+    assert!(fixture.out.sends.is_empty(), "nothing is freed under it");
     assert_eq!(fixture.target(A), 1);
     let job = fixture.drop_hold(A, hold);
     assert_eq!(fixture.job_sends(A, job).0, 0);
@@ -122,8 +122,15 @@ fn a_job_does_not_give_up_while_the_lock_is_held() {
     let inner = fixture.lock(A);
     let job = fixture.drop_hold(A, inner);
     fixture.now = fixture.now + RULES.watchdog_timeout / 2;
-    let later = fixture.now + RULES.watchdog_timeout;
-    assert_eq!(fixture.job_sends(A, job), (1, later));
+    let carrier = Some((0, 0));
+    for _ in 0..5 {
+        assert_eq!(fixture.job_sends(A, job).0, 1);
+        fixture.fails(A, false, carrier);
+        fixture.now = fixture.now + RULES.watchdog_timeout / 3;
+        fixture.timer_fires(A);
+    }
+    assert!(fixture.now >= fixture.gives_up_at(A));
+    assert_eq!(fixture.job_sends(A, job).0, 1);
 }
 
 /// The server begins its lease when it comes to what was sent.
@@ -132,19 +139,103 @@ fn a_job_does_not_give_up_while_what_was_sent_before_may_still_be_executed() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(A);
     let job = fixture.drop_hold(A, hold);
-    let mut gives_up = |later: u32, may_run| {
-        fixture.now = fixture.now + RULES.watchdog_timeout * later;
-        let step = fixture.step(|core, now, out| core.release_step(now, A, job, may_run, out));
-        match step {
-            ReleaseStep::Send { give_up_at, .. } => give_up_at.since(fixture.now),
-            ReleaseStep::Done => panic!("it has no answer"),
-        }
-    };
     let lease = RULES.watchdog_timeout;
-    assert_eq!(gives_up(0, true), lease);
-    assert_eq!(gives_up(3, true), lease, "it may be executed only now");
-    assert_eq!(gives_up(0, false), lease, "it counts from then");
-    assert_eq!(gives_up(1, false), Duration::ZERO);
+    let (first, next) = (Some((0, 0)), Some((0, 1)));
+    let sends = |fixture: &mut Fixture, carrier| {
+        let step = |core: &mut LockCore, now, out: &mut Effects| {
+            core.release_step(now, A, job, carrier, out)
+        };
+        let is_sent = matches!(fixture.step(step), ReleaseStep::Send { .. });
+        is_sent.then(|| {
+            fixture.release_sent(A);
+            fixture.gives_up_at(A).since(fixture.now)
+        })
+    };
+    assert_eq!(sends(&mut fixture, first), Some(lease));
+    fixture.fails(A, true, first);
+    fixture.now = fixture.now + lease * 3;
+    assert_eq!(
+        sends(&mut fixture, first),
+        Some(lease),
+        "it may be executed only now"
+    );
+    fixture.fails(A, true, first);
+    assert_eq!(
+        sends(&mut fixture, next),
+        Some(lease),
+        "it counts from then"
+    );
+    fixture.fails(A, true, next);
+    fixture.now = fixture.now + lease;
+    assert_eq!(sends(&mut fixture, next), None);
+    let gave_up = |event: &Event| matches!(event, Event::GaveUp { .. });
+    assert!(fixture.out.events.iter().any(gave_up), "{:?}", fixture.out);
+    assert!(!fixture.core.keeps_itself());
+}
+
+/// Each pause is twice as long as the one before, up to fifty times the first; then the next send is made.
+#[test]
+fn a_release_whose_sends_fail_pauses_longer_and_longer() {
+    let mut fixture = Fixture::new();
+    fixture.lock(A);
+    let inner = fixture.lock(A);
+    let job = fixture.drop_hold(A, inner);
+    for pause in [20, 40, 80, 160, 320, 640, 1_000, 1_000] {
+        fixture.job_sends(A, job);
+        fixture.unanswered(A);
+        assert!(fixture.out.sends.is_empty());
+        let due = fixture.core.timer(A).expect("it goes on");
+        assert_eq!(due.since(fixture.now), Duration::from_millis(pause));
+        fixture.timer_fires(A);
+        assert!(fixture.out.sends.is_empty(), "too early");
+        fixture.now = due;
+        fixture.timer_fires(A);
+        assert_eq!(fixture.out.sends[..], [(A, job)]);
+    }
+    fixture.job_sends(A, job);
+    fixture.answered(A, 1, None);
+    let count = 1;
+    assert!(fixture.out.events.contains(&Event::Reconciled {
+        field: "f".into(),
+        count
+    }));
+    assert!(fixture.core.counts().releasing == 0);
+}
+
+/// There is room for it later, or it is sent without, because a caller waits.
+#[test]
+fn a_release_without_room_waits_for_it_or_for_a_caller() {
+    for joins in [false, true] {
+        let mut fixture = Fixture::new();
+        let (outer, inner) = (fixture.lock(A), fixture.lock(A));
+        let job = fixture.drop_hold(A, inner);
+        fixture.next_of(A, job);
+        fixture.step(|core, now, out| core.release_waits(now, A, job, out));
+        if joins {
+            fixture.unlock(A, outer);
+            assert_eq!(fixture.out.sends[..], [(A, job)]);
+        }
+        let room =
+            |core: &mut LockCore, now, out: &mut Effects| core.release_has_room(now, A, job, out);
+        assert_eq!(fixture.step(room), !joins);
+        assert!(!fixture.step(room), "it does not wait any more");
+    }
+}
+
+/// Nothing wakes it any more.
+#[test]
+fn what_waits_before_its_next_send_ends_with_the_runtime() {
+    let mut fixture = Fixture::new();
+    let held = fixture.lock(A);
+    let job = fixture.drop_hold(A, held);
+    fixture.job_sends(A, job);
+    fixture.unanswered(A);
+    fixture.step(|core, now, out| core.set_life(now, Life::Gone, out));
+    assert_eq!(fixture.core.counts().releasing, 0);
+    assert_eq!(
+        fixture.out.totals[..],
+        [(Total::GaveUp, 1), (Total::Released, 1)]
+    );
 }
 
 /// A send at the very deadline may have come after the lease, or have freed the lock if a renewal without an answer was

@@ -9,6 +9,7 @@ const RULES: Rules = Rules {
     command_timeout: Duration::from_secs(3),
     handoff: HandOff::off(),
     fair_wait: Duration::from_secs(300),
+    release_pause: Duration::from_millis(20),
 };
 
 const NOW: Time = Time::START;

@@ -1,4 +1,4 @@
-//! A release whose first send enters its connection in the step that begins it, and that the task which reads the reply
+//! A release whose send enters its connection in the step that decides it, and that the task which reads the reply
 //! completes: the usual way, which needs no task and no timer of its own.
 
 use std::sync::Arc;
@@ -7,51 +7,59 @@ use std::sync::atomic::Ordering;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
-use super::{FirstSend, ReleaseJob, call_of, how_to_send, release_answer};
+use super::{FirstSend, LongWay, call_of, how_to_send, release_answer};
 use crate::core::{Effects, LockCore, OpId, OwnerKey, ReleaseSend, ReleaseStep, Time};
-use crate::redis::{Answer, BackgroundClass, Call, Limit, Received, RoutedLink, Unflushed};
+use crate::redis::{Answer, BackgroundClass, Call, Limit, Received, RoutedLink};
 use crate::script::{Released, SendOutcome};
-use crate::state::entry::Entry;
+use crate::state::entry::{Entry, SendWay};
 
-/// Enters the first send of a release. `None`: there is no connection now, or too many releases are under way, or it needs
-/// more than one command.
+/// Enters a send of a release. It goes the long way if there is no connection now, or too many releases are under way, or it
+/// needs more than one command.
 pub(super) fn enter(
     entry: &Arc<Entry>,
     (core, now, out): (&mut LockCore, Time, &mut Effects),
     owner: OwnerKey,
     op: OpId,
-) -> Option<Unflushed> {
+) -> SendWay {
     let (shared, route) = (entry.shared(), entry.route());
     // Its script may ask for more keys.
     if route.is_in_cluster() && entry.name.kind().has_faces() {
-        return None;
+        return SendWay::Long;
     }
-    let way = route.now()?;
+    let Some(way) = route.now() else {
+        return SendWay::Long;
+    };
     // Of a call that is dropped, the next step says whether its owner leaves the server's queue too.
     if entry.name.kind().has_queue() && !core.is_awaited(owner) {
-        return None;
+        return SendWay::Long;
     }
-    let step = core.release_step(now, owner, op, true, out);
+    let step = core.release_step(now, owner, op, route.carrier(), out);
     let ReleaseStep::Send {
         field,
         awaited,
-        leaves: false,
-        ..
+        leaves,
+        is_first,
     } = &step
     else {
-        return None;
+        return SendWay::Nothing;
     };
+    shared.tally.release_moves(*is_first);
+    if *leaves {
+        return SendWay::Long;
+    }
     // A release that a caller waits for does not queue with the others.
     let place = match awaited {
         Some(_) => None,
-        None => Some(route.try_bulk(BackgroundClass::Releases)?),
+        None => match route.try_bulk(BackgroundClass::Releases) {
+            None => return SendWay::Long,
+            place => place,
+        },
     };
     let may_pass = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
-    let said = core.release_sent(now, owner, op, may_pass, out)?;
-    let (passes, count) = match &said {
-        ReleaseSend::Count { target, .. } => (false, *target),
-        ReleaseSend::Pass { .. } => (true, 0),
+    let Some(said) = core.release_sent(now, owner, op, may_pass, out) else {
+        return SendWay::Nothing;
     };
+    let passes = matches!(said, ReleaseSend::Pass { .. });
     let call = call_of(entry, owner, field, said);
     let (_, retry) = how_to_send(shared, *awaited);
     let sent_at = Instant::now();
@@ -61,33 +69,33 @@ pub(super) fn enter(
     };
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
         let entered = EnteredRelease {
-            job: ReleaseJob::new(Arc::clone(entry), owner, op),
+            long_way: LongWay::new(Arc::clone(entry), owner, op),
             step: step.clone(),
             way,
             call,
             sent_at,
             passes,
-            count,
             place,
         };
         Box::new(|answer| entered.completed(answer))
     });
-    match &unflushed {
-        Some(_) => shared.tally.release_begins(),
-        None => core.release_unwritten(now, owner, op, out),
+    match unflushed {
+        Some(unflushed) => SendWay::Short(unflushed),
+        None => {
+            core.release_unwritten(now, owner, op, out);
+            SendWay::Long
+        }
     }
-    unflushed
 }
 
-/// A release whose send was entered. Dropped without an answer, it says so to the core, as its job does.
+/// A release whose send was entered. Dropped without an answer, it says so to the core, as one on its long way does.
 struct EnteredRelease {
-    job: ReleaseJob,
+    long_way: LongWay,
     step: ReleaseStep,
     way: RoutedLink,
     call: Call<Released>,
     sent_at: Instant,
     passes: bool,
-    count: u32,
     place: Option<OwnedSemaphorePermit>,
 }
 
@@ -95,32 +103,26 @@ impl EnteredRelease {
     /// Called while no mutex of a lock is held.
     fn completed(self, answer: Answer) {
         let Self {
-            mut job,
+            mut long_way,
             step,
             way,
             call,
             sent_at,
             passes,
-            count,
             place,
         } = self;
-        let entry = Arc::clone(&job.entry);
+        let entry = Arc::clone(&long_way.entry);
         let outcome = entry.route().outcome(&way, answer);
         drop(place);
         if let Ok(reply) = &outcome
             && let Some(released) = (call.reads.decode)(reply, call.keys.len())
             && !matches!(released, Released::NoToken)
         {
-            job.open = false;
-            let (owner, op) = (job.owner, job.id);
+            long_way.open = false;
+            let (owner, op) = (long_way.owner, long_way.id);
             entry.latest.reached();
             let answer = release_answer(&entry, &released, sent_at);
-            return entry.step(|core, now, out| {
-                if core.release_answered(now, owner, op, answer, out) {
-                    // Others have joined.
-                    out.jobs.push((owner, op));
-                }
-            });
+            return entry.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
         }
         let outcome = outcome.map(|reply| Received {
             reply,
@@ -128,12 +130,7 @@ impl EnteredRelease {
             way,
         });
         let sent = SendOutcome { call, outcome };
-        let first = FirstSend {
-            step,
-            sent,
-            passes,
-            count,
-        };
-        entry.shared().runtime.spawn(job.run(Some(first)));
+        let first = FirstSend { step, sent, passes };
+        entry.shared().runtime.spawn(long_way.run(Some(first)));
     }
 }

@@ -39,7 +39,7 @@ pub(crate) async fn extend(
         if let Err(error) = check_policy(found.policy, local_deadline(now, lease), lease) {
             return Some(Err(error));
         }
-        // Before it is sent: a job that releases the lock without an answer has to know of it.
+        // Before it is sent: a release of the lock without an answer has to know of it.
         core.extending(now, owner, hold, lease, out)?;
         Some(Ok((core.field(owner)?, found.replicas)))
     });

@@ -18,14 +18,6 @@ use crate::redis::node::link::{Limit, SendError};
 use crate::redis::settings::Settings;
 use crate::redis::transport::Reply;
 
-/// A connection, among all that have carried the commands of a key. Once there is another one, nothing that was sent before
-/// is executed any more: its predecessor was killed, or without a fence is taken to be.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Carrier {
-    server: u16,
-    nth: u64,
-}
-
 /// The way of the commands of one key: all of them go over the same connection, in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Route<'a> {
@@ -265,13 +257,15 @@ impl<'a> Route<'a> {
         node.try_bulk(self.lane, kind)
     }
 
-    /// The connection that carries the commands of this key now. `None`: there is none at present.
-    pub(crate) fn carrier(self) -> Option<Carrier> {
+    /// The connection that carries the commands of this key now, among all that have: by server, and how often it was
+    /// replaced. `None`: there is none at present. Once there is another one, nothing that was sent before is executed any
+    /// more: its predecessor was killed, or without a fence is taken to be.
+    pub(crate) fn carrier(self) -> Option<(u16, u64)> {
         let map = self.map;
         let (server, node) = map.owner(self.group)?;
         let lane = node.lane(self.lane, &map.context);
         let nth = lane.reconnects();
-        lane.is_up().then_some(Carrier { server, nth })
+        lane.is_up().then_some((server, nth))
     }
 
     /// Whether no send of this client comes later than a connection's replacement, now and so far. Without

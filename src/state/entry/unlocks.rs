@@ -1,42 +1,48 @@
-//! Unlocks that are under way, and the jobs of their releases that wait.
+//! Unlocks that are under way, and how their releases are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
 
-use super::{Entry, HoldCells, Locks, Outcome};
-use crate::core::{Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, WaiterId};
+use super::{Entry, HoldCells, Outcome};
+use crate::base::runtime::isolated;
+use crate::core::{
+    Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, Unlocked, WaiterId,
+};
+use crate::error::{Error, Operation};
 use crate::redis::Unflushed;
 
 /// An unlock that has begun. `Ok(None)`: the hold was released before.
-pub(crate) type BegunUnlock = Result<Option<PendingUnlock>, LossReason>;
-
-pub(crate) struct PendingUnlock {
-    pub(crate) outcome: Outcome,
-    /// Its release, or an acquire before that, was under way already.
-    pub(crate) has_joined: bool,
-}
+pub(crate) type BegunUnlock = Result<Option<Outcome>, LossReason>;
 
 /// A task of a client.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-type EnterRelease =
-    fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), OwnerKey, OpId) -> Option<Unflushed>;
+type EnterRelease = fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), OwnerKey, OpId) -> SendWay;
 
-/// How a release is sent that has begun.
+/// How a release is sent.
 #[derive(Clone, Copy)]
 pub(crate) struct Releases {
-    /// Enters it into its connection, under the lock's mutex. `None`: it takes a job.
+    /// Enters a send into its connection, under the lock's mutex.
     pub(crate) enter: EnterRelease,
-    pub(crate) job: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+    /// Finds the way for one that could not be entered.
+    pub(crate) long_way: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
+}
+
+/// What became of a send that was to be entered.
+pub(crate) enum SendWay {
+    Short(Unflushed),
+    /// A task finds the way for it.
+    Long,
+    /// There is nothing to send.
+    Nothing,
 }
 
 impl Entry {
     pub(crate) fn unlock(self: &Arc<Self>, owner: OwnerKey, hold: HoldId) -> BegunUnlock {
-        self.begin_unlock(owner, hold, |core, now, out| {
-            core.unlock(now, owner, hold, out)
-        })
+        self.begin_unlock(hold, |core, now, out| core.unlock(now, owner, hold, out))
     }
 
     /// The same, and this call of the owner, which waits to read, gets the lock.
@@ -46,18 +52,17 @@ impl Entry {
         hold: HoldId,
         to: WaiterId,
     ) -> BegunUnlock {
-        self.begin_unlock(owner, hold, |core, now, out| {
+        self.begin_unlock(hold, |core, now, out| {
             core.downgrade(now, owner, hold, to, out)
         })
     }
 
     fn begin_unlock(
         self: &Arc<Self>,
-        owner: OwnerKey,
         hold: HoldId,
         unlock: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<bool, LossReason>,
     ) -> BegunUnlock {
-        let unlock = self.step_with(|state, now, out| {
+        self.step_with(|state, now, out| {
             if !unlock(&mut state.core, now, out)? {
                 return Ok(None);
             }
@@ -65,48 +70,32 @@ impl Entry {
             let (cell, outcome) = oneshot::channel();
             let cells = state.holds.get_or_insert_with(hold, HoldCells::default);
             cells.unlock = Some(cell);
-            let has_joined = !out.jobs.iter().any(|(of, _)| *of == owner);
-            Ok(Some(PendingUnlock {
-                outcome,
-                has_joined,
-            }))
-        })?;
-        if unlock.as_ref().is_some_and(|unlock| unlock.has_joined) {
-            let waiting = self.locks.waiting_jobs.lock();
-            let job = waiting.get(&(self.address(), owner)).cloned();
-            drop(waiting);
-            job.iter().for_each(|job| job.notify_one());
-        }
-        Ok(unlock)
+            Ok(Some(outcome))
+        })
     }
 
-    /// Waits until a caller waits for the release of this owner that is under way. Only its job asks.
-    pub(crate) async fn joined(&self, owner: OwnerKey) {
-        let key = (self.address(), owner);
-        let _registered = WaitingJob {
-            locks: &self.locks,
-            key,
-        };
-        let joined = Arc::new(Notify::new());
-        self.locks
-            .waiting_jobs
-            .lock()
-            .insert(key, Arc::clone(&joined));
-        // Registered before it looks, so that no caller is missed.
-        while !self.peek(|core| core.is_awaited(owner)) {
-            joined.notified().await;
+    /// Runs a step by which unlocks fail, and says why to their callers. Returns whether one of them has heard it.
+    pub(crate) fn fail_unlocks(
+        self: &Arc<Self>,
+        error: &Error,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects),
+    ) -> bool {
+        let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
+            run(&mut state.core, now, out);
+            let failed = out.unlocked.drain(..);
+            failed
+                .filter_map(|(hold, outcome)| {
+                    debug_assert_eq!(outcome, Unlocked::Failed);
+                    state.take_of(hold, |cells| cells.unlock.take())
+                })
+                .collect()
+        });
+        let mut reported = false;
+        for unlock in failed {
+            let error = error.for_another_caller(Operation::Unlocking);
+            // Its future may be dropped by now.
+            isolated(|| reported |= unlock.send(Err(error)).is_ok());
         }
-    }
-}
-
-/// A job that waits, until it is dropped.
-struct WaitingJob<'a> {
-    locks: &'a Locks,
-    key: (usize, OwnerKey),
-}
-
-impl Drop for WaitingJob<'_> {
-    fn drop(&mut self) {
-        self.locks.waiting_jobs.lock().remove(&self.key);
+        reported
     }
 }

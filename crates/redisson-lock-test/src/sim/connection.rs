@@ -67,7 +67,10 @@ impl Transport for Access {
     fn before_hand_over(&self) -> BoxFuture<'static, ()> {
         let suspended = self.server.state.lock().suspended.remove(&self.client);
         match suspended {
-            Some((until, time)) if Instant::now() <= until => Box::pin(sleep(time)),
+            Some((until, time)) if Instant::now() <= until => {
+                self.server.observer.suspended(time);
+                Box::pin(sleep(time))
+            }
             _ => Box::pin(std::future::ready(())),
         }
     }

@@ -50,6 +50,9 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Something has happened, or time has passed. The same holds.
     fn observe(&self, keyspace: &mut Keyspace);
+
+    /// The thread of a call stands still for this time from now on.
+    fn suspended(&self, _time: Duration) {}
 }
 
 /// A script that the server has run.

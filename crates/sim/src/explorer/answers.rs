@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer, RenewOutcome, RenewalAsk,
-    Time, Untaken, WaiterId, local_deadline,
+    FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer, RenewOutcome,
+    RenewalAsk, Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::coverage::Input;
@@ -89,24 +89,22 @@ impl State {
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
             },
-            Sender::Job(owner, job) if reply == Reply::Refused => {
-                self.release_failed(owner, job, sent.repeats.is_some());
-                self.jobs.remove(&(owner, job));
-                self.drop_job(owner, job);
+            Sender::Release(owner, job) if reply == Reply::Refused => {
+                let maybe_executed = sent.repeats.is_some();
+                self.step(owner, Input::ReleaseRefused, |core, now, out| {
+                    core.release_refused(now, owner, job, maybe_executed, out);
+                });
             }
-            Sender::Job(owner, job) => {
+            Sender::Release(owner, job) => {
                 let answer = self.released(sent, reply);
                 let input = match answer.gone {
                     None => Input::ReleaseDone,
                     Some(_) if sent.repeats.is_some() => Input::ReleaseGoneRepeated,
                     Some(_) => Input::ReleaseGone,
                 };
-                let goes_on = self.step(owner, input, |core, now, out| {
-                    core.release_answered(now, owner, job, answer, out)
+                self.step(owner, input, |core, now, out| {
+                    core.release_answered(now, owner, job, answer, out);
                 });
-                if goes_on {
-                    self.jobs.insert((owner, job));
-                }
             }
             Sender::Renewal(owner, generation) => {
                 let Script::Renew { lease, .. } = sent.script else {
@@ -141,7 +139,7 @@ impl State {
     /// A pass that was refused has moved nothing, and becomes the release that it replaced: returns whether it
     /// has.
     fn replaces_pass(&mut self, sent: &Sent) -> bool {
-        let (Script::Pass { .. }, Sender::Job(owner, op), None) =
+        let (Script::Pass { .. }, Sender::Release(owner, op), None) =
             (sent.script, sent.sender, sent.repeats)
         else {
             return false;
@@ -155,12 +153,17 @@ impl State {
         true
     }
 
-    /// The job goes on later; the unlocks that were part of its attempt do not.
-    pub(super) fn release_failed(&mut self, owner: OwnerKey, job: OpId, maybe_executed: bool) {
+    /// The connection is lost: the release goes on later; the unlocks that were part of this send do not.
+    pub(super) fn release_failed(&mut self, owner: OwnerKey, op: OpId) {
+        let failed = FailedSend {
+            maybe_executed: true,
+            is_refusal: false,
+            text: "".into(),
+            carrier: None,
+        };
         self.step(owner, Input::ReleaseUnknown, |core, now, out| {
-            core.release_failed(now, owner, job, maybe_executed, out);
+            core.release_failed(now, owner, op, &failed, out);
         });
-        self.jobs.insert((owner, job));
     }
 
     pub(super) fn renewed(
@@ -341,7 +344,7 @@ impl State {
     }
 
     /// Nothing that was on the connection arrives any more, if the server has killed it before the next
-    /// one is used. A call is sent again, a job and a renewal later.
+    /// one is used. A call is sent again, a release and a renewal later.
     pub(super) fn lose(&mut self) {
         if !self.has_fence {
             self.is_unfenced = true;
@@ -363,11 +366,11 @@ impl State {
                 Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
                 Sender::Caller(nth) => self.cancel(nth),
                 // While a caller waits it is sent again.
-                Sender::Job(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
+                Sender::Release(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
                     self.send_release_as(owner, job, true);
                     self.mark_repeated(&sent);
                 }
-                Sender::Job(owner, job) => self.release_failed(owner, job, true),
+                Sender::Release(owner, job) => self.release_failed(owner, job),
                 Sender::Renewal(owner, generation) => {
                     self.renewed(owner, generation, RenewOutcome::Unknown);
                 }

@@ -44,21 +44,21 @@ impl State {
             4 => {
                 self.enter(Life::Closed, Input::Closed);
                 for (owner, job) in self.disconnect() {
-                    self.release_failed(owner, job, true);
+                    self.release_failed(owner, job);
                 }
             }
             _ => self.lose_all(),
         }
     }
 
-    /// The holds end in a step of their own, and each job says by itself that it was dropped.
+    /// The holds end in a step of their own, and each send that is on its way says by itself that it was dropped.
     pub(super) fn end_runtime(&mut self) {
         self.budget.ends -= 1;
         self.enter(Life::Gone, Input::RuntimeEnds);
-        let jobs = self.disconnect();
-        let jobs = jobs.into_iter().chain(std::mem::take(&mut self.jobs));
-        let jobs = jobs.map(|(owner, job)| Deferred::Job(owner, job));
-        self.deferred.extend(jobs);
+        let sends = self.disconnect();
+        let sends = sends.into_iter().chain(std::mem::take(&mut self.sends));
+        let dropped = sends.map(|(owner, op)| Deferred::Dropped(owner, op));
+        self.deferred.extend(dropped);
         self.deferred.insert(Deferred::LoseAll);
     }
 
@@ -75,15 +75,16 @@ impl State {
         });
     }
 
-    /// What was handed over may be executed still; nobody hears of it. Answers with the jobs that had
+    /// What was handed over may be executed still; nobody hears of it. Answers with the releases that had
     /// a send under way.
     fn disconnect(&mut self) -> Vec<(OwnerKey, OpId)> {
         self.timers.clear();
+        self.without_room.clear();
         let answers = std::mem::take(&mut self.answers);
         let sent = answers.iter().map(|(sent, _)| sent);
         let sent = sent.chain(&self.outbox).chain(&self.wire);
         let jobs = sent.filter_map(|sent| match sent.sender {
-            Sender::Job(owner, job) => Some((owner, job)),
+            Sender::Release(owner, job) => Some((owner, job)),
             Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => None,
         });
         let jobs = jobs.collect();
@@ -96,7 +97,7 @@ impl State {
         jobs
     }
 
-    pub(super) fn drop_job(&mut self, owner: OwnerKey, job: OpId) {
+    pub(super) fn drop_send(&mut self, owner: OwnerKey, job: OpId) {
         self.given_up = true;
         self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
             core.release_gone(now, owner, job, out);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use redisson_lock::LossReason;
 use redisson_lock::test_util::core::{
-    Effects, Event, HoldId, Life, LockCore, OwnerKey, Time, Unlocked,
+    Effects, Event, HoldId, Life, LockCore, OwnerKey, Time, Total, Unlocked,
 };
 
 use super::coverage::{Input, Row};
@@ -113,12 +113,21 @@ impl State {
         let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
         let woken = effects.woken.into_iter();
         let woken = woken.filter(|waiter| asleep.contains(waiter));
-        let jobs = effects.jobs.into_iter();
         self.deferred
             .extend(effects.timers.into_iter().map(Deferred::Timer));
         self.deferred.extend(woken.map(Deferred::Wake));
-        self.deferred
-            .extend(jobs.map(|(owner, job)| Deferred::Job(owner, job)));
+        self.given_up |= effects
+            .totals
+            .iter()
+            .any(|(total, _)| *total == Total::GaveUp);
+        match self.life {
+            Life::Gone => {
+                let dropped = effects.sends.into_iter();
+                self.deferred
+                    .extend(dropped.map(|(owner, op)| Deferred::Dropped(owner, op)));
+            }
+            Life::Open | Life::Closing | Life::Closed => self.sends.extend(effects.sends),
+        }
         for (hold, outcome) in effects.unlocked {
             self.unlocked(hold, outcome);
         }
@@ -156,10 +165,7 @@ impl State {
                 let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
                 asleep.into_iter().for_each(|caller| caller.woken = true);
             }
-            Deferred::Job(owner, job) if self.life == Life::Gone => self.drop_job(owner, job),
-            Deferred::Job(owner, job) => {
-                self.jobs.insert((owner, job));
-            }
+            Deferred::Dropped(owner, op) => self.drop_send(owner, op),
             Deferred::Forced(owner, generation) => self.forced(owner, generation),
             Deferred::LoseAll => self.lose_all(),
         }

@@ -82,7 +82,7 @@ pub enum At {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sender {
     Caller(usize),
-    Job(OwnerKey, OpId),
+    Release(OwnerKey, OpId),
     Renewal(OwnerKey, Generation),
     /// Nobody any more.
     Nobody,
@@ -104,7 +104,8 @@ pub struct Sent {
 pub enum Deferred {
     Timer(OwnerKey),
     Wake(WaiterId),
-    Job(OwnerKey, OpId),
+    /// A send of a release was dropped with its runtime.
+    Dropped(OwnerKey, OpId),
     /// A forced unlock says whose hold it was.
     Forced(OwnerKey, Generation),
     /// Every hold ends with the runtime.
@@ -138,8 +139,10 @@ pub struct State {
     pub deferred: BTreeSet<Deferred>,
     /// The timers that are set.
     pub timers: BTreeMap<OwnerKey, Time>,
-    /// Jobs that are between two sends.
-    pub jobs: BTreeSet<(OwnerKey, OpId)>,
+    /// Releases whose next send is to be made: at any later moment, as on its long way.
+    pub sends: BTreeSet<(OwnerKey, OpId)>,
+    /// Those that wait for room.
+    pub without_room: BTreeSet<(OwnerKey, OpId)>,
     /// Holds that have ended and whose guard is open.
     pub ended: BTreeSet<HoldId>,
     pub budget: Budget,
@@ -183,6 +186,8 @@ pub struct Budget {
     pub ends: u8,
     /// Replicas do not confirm something in time.
     pub lags: u8,
+    /// There are too many releases under way for another one.
+    pub crowds: u8,
 }
 
 impl State {
@@ -190,7 +195,7 @@ impl State {
         let (sent_at, repeats) = (self.now, None);
         let face = match sender {
             Sender::Caller(nth) => self.callers[nth].owner.face,
-            Sender::Job(owner, _) | Sender::Renewal(owner, _) => owner.face,
+            Sender::Release(owner, _) | Sender::Renewal(owner, _) => owner.face,
             Sender::Nobody => Face::Only,
         };
         self.outbox.push(Sent {
@@ -211,9 +216,10 @@ impl State {
                 .callers
                 .iter()
                 .any(|caller| caller.waiter() == Some(*waiter)),
-            Deferred::Timer(_) | Deferred::Job(..) | Deferred::Forced(..) | Deferred::LoseAll => {
-                true
-            }
+            Deferred::Timer(_)
+            | Deferred::Dropped(..)
+            | Deferred::Forced(..)
+            | Deferred::LoseAll => true,
         });
         let mut found = Found::default();
         self.visit(&mut found);
@@ -257,7 +263,7 @@ impl State {
         for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
             sent.script.visit(visitor);
             match &mut sent.sender {
-                Sender::Job(_, job) => job.visit(visitor),
+                Sender::Release(_, job) => job.visit(visitor),
                 Sender::Renewal(_, generation) => generation.visit(visitor),
                 Sender::Caller(_) | Sender::Nobody => {}
             }
@@ -269,20 +275,21 @@ impl State {
             .map(|mut deferred| {
                 match &mut deferred {
                     Deferred::Wake(waiter) => waiter.visit(visitor),
-                    Deferred::Job(_, job) => job.visit(visitor),
+                    Deferred::Dropped(_, op) => op.visit(visitor),
                     Deferred::Forced(_, generation) => generation.visit(visitor),
                     Deferred::Timer(_) | Deferred::LoseAll => {}
                 }
                 deferred
             });
         self.deferred = deferred.collect();
-        let jobs = std::mem::take(&mut self.jobs)
-            .into_iter()
-            .map(|(owner, mut job)| {
-                job.visit(visitor);
-                (owner, job)
+        for releases in [&mut self.sends, &mut self.without_room] {
+            let visited = std::mem::take(releases).into_iter();
+            let visited = visited.map(|(owner, mut op)| {
+                op.visit(visitor);
+                (owner, op)
             });
-        self.jobs = jobs.collect();
+            *releases = visited.collect();
+        }
         let ended = std::mem::take(&mut self.ended).into_iter().map(|mut hold| {
             hold.visit(visitor);
             hold

@@ -35,7 +35,9 @@ impl State {
             }
             Action::Apply(deferred) => self.apply(deferred),
             Action::TimerFires(owner) => self.timer_fires(owner),
-            Action::JobSends(owner) => self.job_sends(owner),
+            Action::Sends(owner) => self.sends(owner),
+            Action::NoRoom(owner) => self.has_no_room(owner),
+            Action::Room(owner) => self.has_room(owner),
             Action::Tick => {
                 self.budget.ticks -= 1;
                 self.note_all(Input::TimePasses);
@@ -308,7 +310,7 @@ impl State {
         }
         let field = self.field(owner).expect("it is under way");
         self.send(
-            Sender::Job(owner, op),
+            Sender::Release(owner, op),
             match said {
                 ReleaseSend::Count {
                     target,
@@ -329,17 +331,46 @@ impl State {
         );
     }
 
-    pub(super) fn job_sends(&mut self, owner: OwnerKey) {
-        let Some(job) = self.jobs.iter().find(|(other, _)| *other == owner).copied() else {
+    fn sends(&mut self, owner: OwnerKey) {
+        if let Some((op, ReleaseStep::Send { .. })) = self.begin_send(owner) {
+            self.send_release_as(owner, op, true);
+        }
+    }
+
+    fn begin_send(&mut self, owner: OwnerKey) -> Option<(OpId, ReleaseStep)> {
+        let found = self.sends.iter().find(|(other, _)| *other == owner);
+        let (_, op) = *found?;
+        self.sends.remove(&(owner, op));
+        // Each loss is followed by another connection.
+        let carrier = Some((0, u64::from(self.budget.losses)));
+        let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
+            core.release_step(now, owner, op, carrier, out)
+        });
+        Some((op, step))
+    }
+
+    /// There are too many releases under way.
+    fn has_no_room(&mut self, owner: OwnerKey) {
+        self.budget.crowds -= 1;
+        if let Some((op, ReleaseStep::Send { awaited: None, .. })) = self.begin_send(owner) {
+            self.step(owner, Input::NoRoom, |core, now, out| {
+                core.release_waits(now, owner, op, out);
+            });
+            self.without_room.insert((owner, op));
+        }
+    }
+
+    fn has_room(&mut self, owner: OwnerKey) {
+        let found = self.without_room.iter().find(|(other, _)| *other == owner);
+        let Some((_, op)) = found.copied() else {
             return;
         };
-        self.jobs.remove(&job);
-        let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
-            core.release_step(now, owner, job.1, false, out)
+        self.without_room.remove(&(owner, op));
+        let has_waited = self.step(owner, Input::Room, |core, now, out| {
+            core.release_has_room(now, owner, op, out)
         });
-        match step {
-            ReleaseStep::Send { .. } => self.send_release_as(owner, job.1, true),
-            ReleaseStep::Done => {}
+        if has_waited {
+            self.sends.insert((owner, op));
         }
     }
 

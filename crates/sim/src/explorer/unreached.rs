@@ -33,6 +33,7 @@ const CANNOT_BE: &[Unreached] = &[
             R::WaitsReleasing,
             R::ReleaseInSync,
             R::Passes,
+            R::Pausing,
         ],
         &[
             I::Taken,
@@ -82,6 +83,8 @@ const CANNOT_BE: &[Unreached] = &[
             I::ReleaseGone,
             I::ReleaseGoneRepeated,
             I::ReleaseUnknown,
+            I::ReleaseRefused,
+            I::NoRoom,
         ],
         "no release is under way",
     ),
@@ -216,12 +219,12 @@ const CANNOT_BE: &[Unreached] = &[
     (
         &[R::Gone],
         &[I::ReleaseSteps],
-        "no job runs without a runtime",
+        "nothing is sent without a runtime",
     ),
     (
         &[R::Closed],
         &[I::ReleaseGaveUp],
-        "a job of a closed client just ends",
+        "a send of a closed client just ends",
     ),
     (
         &[

@@ -154,15 +154,17 @@ impl State {
             && self.late.is_empty()
             && self.answers.is_empty()
             && self.deferred.is_empty()
-            && self.jobs.is_empty()
+            && self.sends.is_empty()
+            && self.without_room.is_empty()
             && self.timers.values().all(|at| *at > self.now)
     }
 
     /// I3, no orphaned hold, and no lost wake-up.
     fn at_rest(&self) -> Option<String> {
         let mut callers = self.callers.iter();
-        if callers.any(|caller| matches!(caller.at, At::Unlocking { .. })) {
-            return Some("an unlock without an outcome".to_owned());
+        let unlocks = callers.any(|caller| matches!(caller.at, At::Unlocking { .. }));
+        if unlocks || self.core.counts().releasing > 0 {
+            return Some("an unlock without an outcome, or a release that nothing ends".to_owned());
         }
         // After the end of the client the leases free what is left.
         let owners = self.callers.iter().map(|caller| caller.owner);

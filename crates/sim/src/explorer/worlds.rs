@@ -28,6 +28,7 @@ const NOTHING: Budget = Budget {
     forces: 0,
     ends: 0,
     lags: 0,
+    crowds: 0,
 };
 
 macro_rules! at_most {
@@ -41,7 +42,7 @@ macro_rules! at_most {
 }
 
 at_most!(
-    losses, cancels, ticks, foreign, wipes, closes, refusals, forces, ends, lags
+    losses, cancels, ticks, foreign, wipes, closes, refusals, forces, ends, lags, crowds
 );
 
 fn world(name: &'static str, callers: &[(i64, &[Verb])], budget: Budget) -> World {
@@ -68,6 +69,7 @@ pub fn all() -> Vec<World> {
     [
         beside_each_other(),
         in_time(),
+        released(),
         with_others(),
         kinds::kinds(),
         handed_over::handed_over(),
@@ -145,6 +147,37 @@ fn in_time() -> Vec<World> {
             "a renewal that comes too late",
             &[(1, &[Lock, Unlock, Lock, Unlock])],
             NOTHING.ticks(1).losses(1),
+        ),
+    ]
+}
+
+/// Releases whose sends fail, or for which there is no room.
+fn released() -> Vec<World> {
+    vec![
+        world(
+            "no room for a release",
+            &[(1, &[Lock, Lock, Drop, Unlock]), (2, &[Lock, Drop])],
+            NOTHING.crowds(2),
+        ),
+        world(
+            "no room, and no connection",
+            &[(1, &[Lock, Lock, Drop, Unlock])],
+            NOTHING.crowds(1).losses(2).ticks(1),
+        ),
+        world(
+            "a release that gives up",
+            &[(1, &[Lock, Drop]), (2, &[Lock])],
+            NOTHING.losses(2).ticks(2),
+        ),
+        world(
+            "unlocks behind a release that fails",
+            &[(1, &[Lock, Lock, Drop, Unlock]), (1, &[Lock, Unlock])],
+            NOTHING.losses(2).refusals(1),
+        ),
+        world(
+            "the end beside a release that waits",
+            &[(1, &[Lock, Lock, Drop, Unlock])],
+            NOTHING.crowds(1).losses(1).ends(1),
         ),
     ]
 }

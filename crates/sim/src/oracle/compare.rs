@@ -16,6 +16,10 @@ impl Observer for Oracle {
         state.holds.is_empty() && state.calls.is_empty()
     }
 
+    fn suspended(&self, time: Duration) {
+        self.state.lock().stood_still += time;
+    }
+
     fn executed(&self, executed: &Executed, keyspace: &mut Keyspace) {
         let mut state = self.state.lock();
         let Some(terms) = state.terms.clone() else {

@@ -361,7 +361,7 @@ fn a_long_read_that_is_answered_too_late_is_undone() {
     fixture.now = fixture.now + RULES.watchdog_timeout;
     let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
     assert_eq!(taken, Err(Rejected::TooLate));
-    assert_eq!(fixture.out.jobs[0].0, A_READS);
+    assert_eq!(fixture.out.sends[0].0, A_READS);
 }
 
 #[test]
@@ -483,7 +483,7 @@ fn an_attempt_to_read_that_is_not_polled_keeps_no_writer_waiting() {
     assert!(fixture.waits_its_turn(writer));
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.step(LockCore::tick);
-    let (owner, job) = fixture.out.jobs[0];
+    let (owner, job) = fixture.out.sends[0];
     assert_eq!(owner, A_READS);
     assert_eq!(fixture.job_sends(A_READS, job).0, 0);
     fixture.answered(A_READS, 0, None);
