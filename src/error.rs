@@ -3,6 +3,7 @@
 
 mod category;
 mod cause;
+mod held_by;
 mod kind;
 mod operation;
 mod refusal;
@@ -10,17 +11,16 @@ mod refused;
 mod sentences;
 mod tls;
 
-#[cfg(feature = "macros")]
-use crate::core::HeldBy;
-use crate::core::LossReason;
-
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
 
+use redisson_lock_core::LossReason;
+
 use crate::kind::LockKind;
 
 pub use category::ErrorKind;
+pub use held_by::HeldBy;
 pub use operation::Operation;
 pub use refused::RefusedKind;
 pub(crate) use tls::tls_problem;

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::core::Face;
+use redisson_lock_core::Face;
 
 /// A kind of lock. Every kind has the same methods; see
 /// [`lock_of`](crate::LockClient::lock_of) for a kind that the program reads from its configuration.

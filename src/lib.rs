@@ -128,7 +128,6 @@ mod api;
 mod base;
 #[cfg(feature = "blocking")]
 pub mod blocking;
-mod core;
 mod error;
 #[cfg(all(doc, not(doctest)))]
 pub mod guide;
@@ -159,8 +158,7 @@ pub use api::redisson_config::RedissonConfig;
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use api::test_util;
-pub use core::{HeldBy, LossReason};
-pub use error::{Error, ErrorKind, Operation, RefusedKind};
+pub use error::{Error, ErrorKind, HeldBy, Operation, RefusedKind};
 pub use kind::{Fenced, LockKind, Unfenced};
 pub use lock::guarded::{GuardedWrite, Once, OnceWrite, Script, Value};
 pub use lock::hold_handle::{Ended, Hold, HoldHandle, HoldState, Lost};
@@ -171,4 +169,6 @@ pub use names::wire::Announce;
 #[cfg(feature = "tls-rustls")]
 pub use redis::Tls;
 pub use redis::{ConnectionFence, Credentials, CredentialsProvider};
+#[doc(inline)]
+pub use redisson_lock_core::LossReason;
 pub use state::client_handle::{AbandonedHold, CloseReport};

@@ -18,9 +18,9 @@ mod refused;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{Face, LossReason, RenewalAsk, Token};
 use smallvec::smallvec;
 
-use crate::core::{Face, LossReason, RenewalAsk, Token};
 use crate::kind::LockKind;
 use crate::names::wire::{self, Announce, LockName};
 use crate::redis::{Arg, Args, Call, Reply, reads};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use redisson_lock_core::LossReason;
 
-use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 #[cfg(feature = "fred")]
 use fred::interfaces::ClientLike;
+use redisson_lock_core::{HandOff, RELEASE_PAUSE, Rules};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -13,7 +14,6 @@ use uuid::Uuid;
 use crate::api::client::LockClient;
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{Runtime, event, has_timers};
-use crate::core::{HandOff, RELEASE_PAUSE, Rules};
 use crate::error::Error;
 use crate::lock::release::RELEASES;
 use crate::lock::renewal;

@@ -5,9 +5,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::Total;
 use tokio::time::Instant;
 
-use crate::core::Total;
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::{FencedLock, Lock, RwLock};

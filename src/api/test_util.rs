@@ -7,11 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{
+    Ending, Generation, HandOff, LossReason, OwnerKey, RenewOutcome, RenewalAsk,
+};
 use tokio::time::Instant;
 
 use crate::api::builder::LockClientBuilder;
 use crate::api::client::LockClient;
-use crate::core::{Ending, Generation, LossReason, OwnerKey, RenewOutcome, RenewalAsk};
 use crate::error::{Cause, Error, Operation};
 use crate::kind::LockKind;
 use crate::lock::Holder;
@@ -22,10 +24,6 @@ use crate::redis::{self, Call};
 use crate::script::{self, RenewalKey};
 use crate::state::entry::Entry;
 
-/// The core, for the explorer.
-pub mod core {
-    pub use crate::core::*;
-}
 pub use crate::redis::transport::{
     Arg, BoxFuture, ByteStream, ConnectionError, Refusal, Reply, Transport,
 };
@@ -59,7 +57,7 @@ impl From<LockKind> for Traits {
 impl LockClientBuilder {
     /// Changes the bounds of a row of hand-offs.
     #[doc(hidden)]
-    pub fn handoff_bounds(mut self, bounds: core::HandOff) -> Self {
+    pub fn handoff_bounds(mut self, bounds: HandOff) -> Self {
         self.handoff = bounds;
         self
     }

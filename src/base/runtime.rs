@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use redisson_lock_core::Time;
+
 use parking_lot::Mutex;
 use tokio::runtime::{EnterGuard, Handle};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tracing::Span;
 use tracing::span::Entered;
-
-use crate::core::Time;
 
 /// A handle to a runtime, for spawning on it.
 #[derive(Clone)]

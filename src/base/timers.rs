@@ -17,11 +17,11 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use redisson_lock_core::OwnerKey;
+
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::time::{Instant, Sleep};
-
-use crate::core::OwnerKey;
 
 /// An owner of timers.
 pub(crate) trait Timed {

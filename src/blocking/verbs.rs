@@ -5,9 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use redisson_lock_core::LossReason;
+
 use super::own_runtime::Running;
 use crate::base::runtime::InSpan;
-use crate::core::LossReason;
 use crate::error::Error;
 use crate::lock::Wait;
 use crate::lock::hold_handle::HoldState;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryFutureExt;
+use redisson_lock_core::{Face, LeaseKind, Terms};
 use tokio::time::Instant;
 
 use super::Lock;
@@ -15,7 +16,6 @@ use super::verbs::Lockable;
 use super::waiter::{Next, Retries, Wait, Waiter};
 use super::waking::Waking;
 use crate::base::runtime::{InSpan, by_deadline_or_later, in_span, span};
-use crate::core::{Face, LeaseKind, Terms};
 use crate::error::Error;
 use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;

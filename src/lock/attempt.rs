@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use redisson_lock_core::{Effects, HoldId, LockCore, Permit, Rejected, Time, Token, Untaken};
 use tokio::time::Instant;
 
 use super::context::{AcquireContext, Request};
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::waiter::{needed, rejection};
 use crate::base::runtime::event;
-use crate::core::{Effects, HeldBy, HoldId, LockCore, Permit, Rejected, Time, Token, Untaken};
-use crate::error::{Error, Operation};
+use crate::error::{Error, HeldBy, Operation};
 use crate::names::owner::{Origin, Owner};
 use crate::redis::{Call, Still};
 use crate::script::{self, Acquired, CallError, QueuePlace};

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{Face, Order, Permit, Terms};
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
 use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
 use crate::base::runtime::event;
-use crate::core::{Face, Order, Permit, Terms};
 use crate::error::{Error, Operation};
 use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;

@@ -3,13 +3,13 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use redisson_lock_core::{Face, LeaseKind, LossReason, Order, Terms};
 use tokio::time::Instant;
 
 use super::attempt::AcquirePermit;
 use super::context::{AcquireContext, CallStage};
 use super::waiter::{Next, Wait, Waiter};
 use super::{Lock, LockGuard};
-use crate::core::{Face, LeaseKind, LossReason, Order, Terms};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::redis::SyncReplicas;

@@ -7,10 +7,10 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use redisson_lock_core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
 use tokio::time::Instant;
 
 use super::Lock;
-use crate::core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
 use crate::error::{Error, Operation, RefusedKind};
 use crate::names::wire::{self, LockName};
 use crate::script::{self, CallError, Forced, Inspected, ScriptAnswer};

@@ -7,13 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{Face, LossReason, WaiterId};
 use tracing::Span;
 
 use super::member::extend_hold;
 use super::release::OpenHold;
 use super::verbs::{Held, until_at_risk};
 use crate::base::runtime::{event, span};
-use crate::core::{Face, LossReason, WaiterId};
 use crate::error::Error;
 use crate::kind::{Fenced, Unfenced};
 use crate::lock::hold_handle::{Hold, HoldHandle, HoldState};

@@ -11,7 +11,8 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::core::Ending;
+use redisson_lock_core::Ending;
+
 use crate::error::{Error, Operation, is_of_a_replica};
 use crate::lock::hold_handle::{Hold, HoldHandle};
 use crate::redis::Arg;

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use redisson_lock_core::{Ending, Face, HoldId, HoldSnapshot, LossReason, OwnerKey, Time, Token};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
-use crate::core::{Ending, Face, HoldId, HoldSnapshot, LossReason, OwnerKey, Time, Token};
 use crate::error::Error;
 use crate::kind::{Fenced, LockKind, Unfenced};
 use crate::names::owner::Owner;

@@ -4,9 +4,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::Token;
+
 use super::Lock;
-use crate::core::{HeldBy, Token};
-use crate::error::{Error, Operation};
+use crate::error::{Error, HeldBy, Operation};
 use crate::names::owner::Owner;
 use crate::names::wire::{self, LockName};
 use crate::redis::{Call, Route};

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
+use redisson_lock_core::{LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend};
 use tokio::sync::oneshot;
 
-use crate::core::{LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend};
 use crate::error::Operation;
 use crate::redis::BackgroundClass;
 use crate::script::{self, CallError, Released};

@@ -4,13 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{Effects, Life, LockCore, Order, WaiterId};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::waiter::{NOT_IN_TIME, Retries};
 use super::{Lock, Wait};
 use crate::base::backoff::Backoff;
-use crate::core::{Effects, Life, LockCore, Order, WaiterId};
 use crate::error::{Error, Operation};
 use crate::lock::hold_handle::Hold;
 use crate::lock::renewal::extend;

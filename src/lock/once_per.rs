@@ -4,13 +4,13 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::time::Duration;
 
+use redisson_lock_core::Face;
 use tokio::time::Instant;
 
 use super::hold_handle::HoldHandle;
 use super::verbs::{Held, note_released, settled};
 use super::{Lock, LockGuard};
 use crate::base::runtime::until;
-use crate::core::Face;
 use crate::error::Error;
 use crate::names::owner::Owner;
 

@@ -9,6 +9,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use redisson_lock_core::{
+    Effects, Ending, Face, FailedSend, HoldId, LockCore, LossReason, OpId, OwnerKey, ReleaseAnswer,
+    ReleaseSend, ReleaseStep, Time, WaiterId,
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
@@ -17,10 +21,6 @@ mod entered;
 
 use super::leave::leave;
 use crate::base::runtime::event;
-use crate::core::{
-    Effects, Ending, Face, FailedSend, HoldId, LockCore, LossReason, OpId, OwnerKey, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, Time, WaiterId,
-};
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer, SendOutcome};

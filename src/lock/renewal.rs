@@ -16,13 +16,13 @@ use std::hash::Hash;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use redisson_lock_core::{Life, LossReason, RenewOutcome, Total};
 use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::event;
 use crate::base::timers::FiredTimer;
-use crate::core::{Life, LossReason, RenewOutcome, Total};
 use crate::error::{Error, Operation, RefusalKind, RefusedKind};
 use crate::redis::{BackgroundClass, ReplicaProbe};
 use crate::script::{self, CallError, RenewalKey, RetryPolicy, ScriptAnswer};

@@ -1,8 +1,9 @@
 //! A read-write lock: two locks with one name, one for each part.
 
+use redisson_lock_core::Face;
+
 use super::Lock;
 use super::inspect::{Holder, holder};
-use crate::core::Face;
 use crate::error::Error;
 use crate::names::wire;
 

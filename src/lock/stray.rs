@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::Face;
+
 use crate::base::runtime::event;
-use crate::core::Face;
 use crate::error::Operation;
 use crate::names::wire;
 use crate::script;

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use redisson_lock_core::Face;
+
 use super::{CallStage, Holder, Lock, LockGuard, Wait};
-use crate::core::Face;
 use crate::error::Error;
 
 impl<K> Lock<K> {

@@ -9,13 +9,13 @@ use std::pin::pin;
 #[cfg(feature = "blocking")]
 use std::time::Duration;
 
+use redisson_lock_core::LossReason;
 use tokio::time::Instant;
 use tracing::Span;
 
 use super::Wait;
 use super::hold_handle::HoldState;
 use crate::base::runtime::{event, sleep_until, until};
-use crate::core::LossReason;
 use crate::error::Error;
 #[cfg(feature = "blocking")]
 use crate::names::owner::Owner;

@@ -5,15 +5,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{
+    Admission, Face, Order, OwnerKey, Permit, Rejected, Terms, Time, WaiterId,
+};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, sleep_until};
-use crate::core::{
-    Admission, Face, HeldBy, Order, OwnerKey, Permit, Rejected, Terms, Time, WaiterId,
-};
-use crate::error::{Error, Operation};
+use crate::error::{Error, HeldBy, Operation};
 use crate::names::owner::{Owner, next_own_id};
 use crate::names::try_lock::TryLock;
 use crate::names::wire;

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use redisson_lock_core::{OwnerKey, ThreadId, Total};
 use tokio::time::Instant;
 
 use super::waiter::Waiter;
 use crate::base::backoff::Backoff;
-use crate::core::{OwnerKey, ThreadId, Total};
 use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::kind::LockKind;
 use crate::redis::channels::{ChannelObserver, Subscription};

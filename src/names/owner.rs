@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use redisson_lock_core::{Face, OwnerKey, ThreadId};
 use smallvec::SmallVec;
 use tokio::task::coop;
 
-use crate::core::{Face, OwnerKey, ThreadId};
 use crate::names::wire;
 
 /// The owner of a hold: the `clientId:threadId` in the lock hash.

@@ -1,6 +1,6 @@
 //! The outcome of an attempt that may find the lock held.
 
-use crate::core::HeldBy;
+use crate::error::HeldBy;
 
 /// The result of [`Lock::try_lock_or_holder`](crate::Lock::try_lock_or_holder).
 ///

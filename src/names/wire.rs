@@ -9,7 +9,8 @@ use std::cmp::Ordering;
 use std::io::Write as _;
 use std::sync::{Arc, OnceLock};
 
-use crate::core::Face;
+use redisson_lock_core::Face;
+
 use crate::error::{Error, pattern_of};
 use crate::kind::LockKind;
 

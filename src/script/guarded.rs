@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{LossReason, Token};
+
 use super::args::{millis, text};
 use super::files::Scripts;
-use crate::core::{LossReason, Token};
 use crate::names::wire::LockName;
 use crate::redis::{Arg, Args, Call, Reply, Still, reads};
 

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::Token;
 use smallvec::{SmallVec, smallvec};
 
 use super::args::duration;
 use super::files::Scripts;
 use super::place::{keys, read_keys};
-use crate::core::Token;
 use crate::names::wire::LockName;
 use crate::redis::{Arg, Call, Reply, reads};
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::{Counts, Life, LockCore, LossReason};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::event;
-use crate::core::{Counts, Life, LockCore, LossReason};
 use crate::state::bounds::LEASE_MAX;
 use crate::state::entry::{Entry, Locks};
 use crate::state::shared::Shared;

@@ -16,6 +16,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use redisson_lock_core::small_map::SmallMap;
+use redisson_lock_core::{
+    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
+    OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
+};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -23,11 +28,6 @@ use tokio::time::Instant;
 use crate::base::runtime::{event, isolated};
 use crate::base::table::Table;
 use crate::base::timers::{Timed, TimerPlace, Timers};
-use crate::core::small_map::SmallMap;
-use crate::core::{
-    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
-    OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
-};
 use crate::error::Error;
 use crate::names::wire::{ByKey, LockName};
 use crate::redis::{Route, Unflushed, slot_of};

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use redisson_lock_core::{Ending, HoldId, LossReason, Time, Token};
+
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
-
-use crate::core::{Ending, HoldId, LossReason, Time, Token};
 
 /// A hold that was just taken.
 pub(crate) type Taken = (HoldId, Arc<HoldStatus>);

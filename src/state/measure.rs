@@ -18,10 +18,10 @@ mod with_metrics {
 
     use crate::base::connected;
     use crate::base::runtime::isolated;
-    use crate::core::{Ending, Total};
     use crate::kind::LockKind;
     use crate::names::try_lock::TryLock;
     use crate::state::hold_status::HoldStatus;
+    use redisson_lock_core::{Ending, Total};
 
     const ACQUIRES: &str = "redisson_lock_acquires_total";
     const WAITING: &str = "redisson_lock_waiting";
@@ -227,10 +227,10 @@ mod without {
 
     use tokio::time::Instant;
 
-    use crate::core::Total;
     use crate::kind::LockKind;
     use crate::names::try_lock::TryLock;
     use crate::state::hold_status::HoldStatus;
+    use redisson_lock_core::Total;
 
     pub(crate) fn describe() {}
 

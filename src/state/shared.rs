@@ -8,11 +8,11 @@ use std::task::Poll;
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use redisson_lock_core::{Life, Rules};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::base::runtime::{Clock, Lately, Runtime};
-use crate::core::{Life, Rules};
 use crate::error::{Error, shorten};
 use crate::kind::LockKind;
 use crate::names::wire::LockName;

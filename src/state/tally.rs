@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use redisson_lock_core::{Counts, Total};
+
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-
-use crate::core::{Counts, Total};
 
 /// The sum over all locks of a client. It is written where a lock changes, under that lock's mutex,
 /// so that no caller has to count, and `close` misses nothing.

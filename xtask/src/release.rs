@@ -219,7 +219,7 @@ mod tests {
         assert!(is_wanted("redisson-lock", "docs/guarantees.md"));
         for (package, file) in [
             ("redisson-lock", "tests/lock.rs"),
-            ("redisson-lock", "src/core/tests.rs"),
+            ("redisson-lock-core", "src/tests.rs"),
             ("redisson-lock", "mutants/a.txt"),
             ("redisson-lock-cli", "docs/guarantees.md"),
             ("redisson-lock-test", "CHANGELOG.md"),

@@ -129,7 +129,7 @@ pub fn explore(options: &Explore) -> Result<(), Problem> {
             "--config",
             EXPLORER[1],
             "--package",
-            "sim",
+            "explorer",
         ]);
         command.args(["--example", "browse", "--", world]);
     } else {

@@ -15,6 +15,5 @@
     reason = "only the tests of this crate use it, and a panic is how a test fails"
 )]
 
-pub mod explorer;
 pub mod oracle;
 pub mod workload;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::HandOff;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::LockClientBuilder;
-use crate::core::HandOff;
 use crate::names::wire::Announce;
 use crate::redis::{AddressMap, Credentials, CredentialsProvider, SyncReplicas, Tls};
 

@@ -9,8 +9,8 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, select_all};
+use redisson_lock_core::LossReason;
 
-use crate::core::LossReason;
 use crate::error::Error;
 use crate::kind::LockKind;
 use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};

@@ -9,13 +9,13 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use redisson_lock_core::LossReason;
 use tokio::sync::oneshot;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 
 use super::queue::{RedCaller, too_few};
 use super::quorum_hold::{QuorumHold, RedEnding};
 use super::rule::quorum;
-use crate::core::LossReason;
 use crate::error::{Error, Operation, Quorum};
 use crate::lock::hold_handle::HoldState;
 use crate::lock::verbs::{Held, until_at_risk};

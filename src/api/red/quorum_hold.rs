@@ -9,14 +9,14 @@ use std::time::{Duration, Instant as StdInstant};
 use futures_util::future::select_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::Mutex;
+use redisson_lock_core::LossReason;
 use tokio::sync::{Notify, OwnedSemaphorePermit};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::rule::{self, Verdict, Vote};
 use crate::base::runtime::sleep_until;
-use crate::core::{HeldBy, LossReason};
-use crate::error::Error;
+use crate::error::{Error, HeldBy};
 use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
 use crate::lock::{CallStage, Lock, LockGuard, Wait};
 use crate::names::try_lock::TryLock;

@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 use std::time::Duration;
 
+use redisson_lock_core::{Face, ThreadId};
+
 use super::*;
-use crate::core::{Face, ThreadId};
 use test_support::tokio;
 
 /// When a timer is due, and its place.

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use redisson_lock_core::{Effects, LockCore, OpId, OwnerKey, ReleaseSend, ReleaseStep, Time};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::{FirstSend, LongWay, call_of, how_to_send, release_answer};
-use crate::core::{Effects, LockCore, OpId, OwnerKey, ReleaseSend, ReleaseStep, Time};
 use crate::redis::{Answer, BackgroundClass, Call, Limit, Received, RoutedLink};
 use crate::script::{Released, SendOutcome};
 use crate::state::entry::{Entry, SendWay};

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
+use redisson_lock_core::{Face, Generation, LockCore, OwnerKey, RenewOutcome, RenewalRequest};
 use tokio::time::Instant;
 
 use crate::base::runtime::{Throttle, event, sleep_until};
-use crate::core::{Face, Generation, LockCore, OwnerKey, RenewOutcome, RenewalRequest};
 use crate::kind::LockKind;
 use crate::redis::slot_of;
 use crate::script::{RenewalKey, renewed_by};

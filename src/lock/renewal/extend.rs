@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::core::{
+use redisson_lock_core::{
     Ending, HoldId, LeasePolicy, LossReason, OwnerKey, RenewalAsk, Time, local_deadline,
 };
+use tokio::time::Instant;
+
 use crate::error::{Error, Operation};
 use crate::script::{self, RenewalKey};
 use crate::state::bounds::check_lease;

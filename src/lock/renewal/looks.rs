@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use redisson_lock_core::LockCore;
 use tokio::time::Instant;
 
 use super::batch::{Batch, Renewals};
 use crate::base::runtime::{event, sleep_until};
-use crate::core::LockCore;
 use crate::redis::Changed;
 use crate::state::entry::{Entry, Locks};
 

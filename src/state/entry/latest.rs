@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::core::Time;
+use redisson_lock_core::Time;
 
 /// What became of the latest attempt of any call of this client, so that a call which was never sent can tell a holder
 /// from an outage.

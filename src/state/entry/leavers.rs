@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use redisson_lock_core::{OpId, OwnerKey, ReleaseAnswer};
 use tokio::sync::oneshot;
 
 use super::Entry;
-use crate::core::{OpId, OwnerKey, ReleaseAnswer};
 use crate::error::Error;
 
 /// A release of an owner that has to leave the queue.

@@ -3,14 +3,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use redisson_lock_core::{
+    Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, Unlocked, WaiterId,
+};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{Entry, HoldCells, Outcome};
 use crate::base::runtime::isolated;
-use crate::core::{
-    Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, Unlocked, WaiterId,
-};
 use crate::error::{Error, Operation};
 use crate::redis::Unflushed;
 

@@ -5,7 +5,7 @@
 //! Breaks: a deadline counts from before the send.
 //! Found by: seeds, explorer, traces::v01, unit wait::tests::it_lingers, test renewal::a_name
 //!
-//! In: src/core/admission.rs
+//! In: crates/core/src/admission.rs
 //! --- find
 //! local_deadline(sent_at, terms.lease)
 //! --- replace
@@ -43,7 +43,7 @@ pub enum Finder {
     Explorer,
     /// Tests of the simulator by name.
     Sim(String),
-    /// Other unit tests of the library.
+    /// Other unit tests of the library; `core::` is the package of the core.
     Unit(String),
     /// Tests of `tests/`: the file, behind `package/` if it is not the library's, and their name.
     Test(String, String),

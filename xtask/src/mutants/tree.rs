@@ -111,8 +111,11 @@ impl Tree {
                 _ => (self.build(&sim::BUILD)?, filter.as_str()),
             },
             Finder::Unit(filter) => {
-                let library = ["--package", "redisson-lock", "--lib"];
-                (self.build(&library)?, filter.as_str())
+                let (package, filter) = match filter.strip_prefix("core::") {
+                    Some(filter) => ("redisson-lock-core", filter),
+                    None => ("redisson-lock", filter.as_str()),
+                };
+                (self.build(&["--package", package, "--lib"])?, filter)
             }
             Finder::Test(file, filter) => {
                 let (package, file) = file.split_once('/').unwrap_or(("redisson-lock", file));

@@ -201,8 +201,8 @@ mod tests {
         let members = members.filter_map(|member| Some(member.ok()?.path()));
         let files: BTreeSet<String> = members
             .chain([tools::root(), tools::root().join("examples/service")])
-            // The simulator has a profile of its own.
-            .filter(|member| !member.ends_with("sim"))
+            // The simulator and the explorer have a profile of their own.
+            .filter(|member| !member.ends_with("sim") && !member.ends_with("explorer"))
             .flat_map(|member| targets(&member.join("tests")))
             .collect();
         let parts = FIRST.iter().chain(&REST).chain([&ALONE]);

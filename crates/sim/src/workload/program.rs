@@ -4,8 +4,8 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-use redisson_lock::test_util::core::HandOff;
 use redisson_lock::{Announce, LockKind};
+use redisson_lock_core::HandOff;
 use redisson_lock_test::sim::{APPLIED_LATE_MS, Latency};
 
 /// Clients with tasks, a Java peer, and faults. A run is the same for the same program.

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use redisson_lock::LockKind;
-use redisson_lock::test_util::core::HandOff;
+use redisson_lock_core::HandOff;
 use redisson_lock_test::sim::{Latency, NODES};
 
 use super::program::{

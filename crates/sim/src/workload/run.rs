@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock::test_util;
-use redisson_lock::test_util::core::HandOff;
 use redisson_lock::{LockClient, LockClientBuilder, LockKind};
+use redisson_lock_core::HandOff;
 use redisson_lock_test::sim::Latency;
 use tokio::runtime::Handle;
 use tokio::time::Instant;

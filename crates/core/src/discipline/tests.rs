@@ -1,0 +1,587 @@
+//! Fair locks: what becomes of an owner's place in the server's queue.
+
+mod read_write;
+
+use std::time::Duration;
+
+use crate::LossReason;
+use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
+use crate::{
+    Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
+    ReleaseSend, ReleaseStep, Terms, ThreadId, Time, Untaken, WaiterId,
+};
+
+impl Fixture {
+    fn fair() -> Self {
+        Self {
+            core: LockCore::new(Discipline::Fair, RULES, Life::Open),
+            ..Self::new()
+        }
+    }
+
+    fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
+        self.step(|core, now, out| core.untaken(now, permit, outcome, out));
+    }
+
+    fn leaves(&mut self, waiter: WaiterId) {
+        self.step(|core, now, out| core.leave(now, waiter, out));
+    }
+
+    /// How often a connection was replaced without a fence, as each call of the owner reports it.
+    fn reconnected(&mut self, times: u64) {
+        self.step(|core, now, out| {
+            core.step(now, out, |core, out| {
+                core.note_reconnects(now, A, times, out);
+            });
+        });
+    }
+
+    /// A call whose attempt has left its owner a place.
+    fn queued_up(&mut self, owner: OwnerKey) -> WaiterId {
+        let waiter = self.call(owner, Order::Queued);
+        let permit = self.permit(waiter);
+        assert!(permit.queues_up);
+        self.untaken(&permit, Untaken::Busy);
+        assert!(self.has_place(owner));
+        waiter
+    }
+
+    fn has_place(&self, owner: OwnerKey) -> bool {
+        let own = self.core.owners.get(owner);
+        own.is_some_and(|own| own.has_place())
+    }
+
+    /// The job that began with the latest step.
+    fn job(&self) -> OpId {
+        assert_eq!(self.out.sends.len(), 1, "{:?}", self.out);
+        self.out.sends[0].1
+    }
+
+    /// The next send of a job: the count, and whether the owner gives its place up.
+    fn sends(&mut self, owner: OwnerKey, job: OpId) -> (u32, bool) {
+        let step = self.next_of(owner, job);
+        assert!(matches!(step, ReleaseStep::Send { .. }), "{step:?}");
+        match self.sends_release(owner, true) {
+            ReleaseSend::Count { target, leaves, .. } => (target, leaves.is_some()),
+            ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
+        }
+    }
+
+    fn release_is_answered(&mut self, owner: OwnerKey, job: OpId, gone: Option<LossReason>) {
+        let answer = ReleaseAnswer {
+            gone,
+            sent_at: self.now,
+            others_listen: false,
+            token: None,
+        };
+        self.step(|core, now, out| core.release_answered(now, owner, job, answer, out));
+    }
+
+    fn takes(&mut self, permit: &Permit) -> Result<(), Rejected> {
+        let sent_at = self.now;
+        self.step(|core, now, out| core.taken(now, permit, sent_at, out))
+            .map(drop)
+    }
+}
+
+#[test]
+fn a_busy_reply_leaves_a_place_which_the_last_call_gives_up() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    assert!(fixture.out.sends.is_empty());
+    assert!(fixture.core.keeps_itself(), "its field stays the same");
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    assert_eq!(fixture.core.counts().releasing, 1);
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(!fixture.core.keeps_itself());
+}
+
+#[test]
+fn the_place_is_gone_with_each_answer_of_a_release_that_gives_it_up() {
+    for gone in [
+        None,
+        GONE,
+        Some(LossReason::Taken),
+        Some(LossReason::Changed),
+    ] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        fixture.leaves(waiter);
+        let job = fixture.job();
+        fixture.sends(A, job);
+        fixture.release_is_answered(A, job, gone);
+        assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
+        assert!(fixture.out.events.is_empty(), "nothing was lost");
+    }
+}
+
+#[test]
+fn an_attempt_that_does_not_queue_up_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let attempt = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(attempt);
+    assert!(!permit.queues_up);
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(!fixture.core.keeps_itself());
+    fixture.leaves(attempt);
+    assert!(fixture.out.sends.is_empty());
+}
+
+#[test]
+fn an_attempt_that_was_not_executed_leaves_the_place_as_it_was() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    assert!(!fixture.has_place(A));
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    assert!(fixture.has_place(A));
+}
+
+#[test]
+fn an_owner_of_any_number_has_a_lane_of_its_own() {
+    for thread in [i64::MIN + 1, -1, 0, 2, 8, 1 << 62] {
+        let mut fixture = Fixture::fair();
+        fixture.queued_up(A);
+        let waiter = fixture.queued_up(OwnerKey::only(ThreadId(thread)));
+        fixture.leaves(waiter);
+        assert!(fixture.has_place(A), "{thread}");
+    }
+}
+
+/// Without a fence a late command may free what is taken under a field that was used before a reconnect.
+#[test]
+fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconnect() {
+    for (is_answered, before) in [(true, 0), (false, 0), (true, 1)] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        fixture.reconnected(before);
+        fixture.reconnected(before + 1);
+        let job = fixture.job();
+        let field = "another".into();
+        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        assert!(matches!(admission, Ok(Admission::OwnerBusy { .. })));
+        assert_eq!(fixture.sends(A, job), (0, true));
+        match is_answered {
+            true => fixture.release_is_answered(A, job, GONE),
+            // It ends by itself, under a field that is not used any more.
+            false => fixture.step(|core, now, out| core.release_gone(now, A, job, out)),
+        }
+        assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
+        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        let Ok(Admission::Permit(permit)) = admission else {
+            panic!("{admission:?}")
+        };
+        assert_eq!((permit.field, permit.queues_up), (field, true));
+    }
+}
+
+/// Its field is older than the reconnect, so the call would attempt in vain for ever.
+#[test]
+fn a_place_is_given_up_that_an_attempt_before_a_reconnect_may_have_left() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.reconnected(0);
+    fixture.reconnected(1);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    fixture.reconnected(1);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+/// The permit of a dropped call ends before its waiter leaves: the job may send in between.
+#[test]
+fn an_attempt_without_an_answer_may_have_left_a_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, false), "the call still queues");
+    fixture.leaves(waiter);
+    assert!(fixture.out.sends.is_empty(), "one job");
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(!fixture.core.keeps_itself());
+}
+
+#[test]
+fn a_release_for_an_attempt_without_an_answer_keeps_the_place_of_a_call_that_queues() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, GONE);
+    assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+    assert!(fixture.has_place(A));
+    fixture.permit(waiter);
+}
+
+#[test]
+fn an_owner_that_has_the_lock_has_no_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    let permit = fixture.permit(waiter);
+    fixture.takes(&permit).expect("wanted");
+    assert!(!fixture.has_place(A));
+    fixture.leaves(waiter);
+    assert!(fixture.out.sends.is_empty());
+}
+
+/// Its lease is over when the reply is read, so a job undoes it.
+#[test]
+fn an_owner_that_had_the_lock_has_no_place() {
+    let mut fixture = Fixture::fair();
+    // Over before the attempt counts as one that is not polled.
+    let lease = RULES.command_timeout;
+    let terms = Terms { lease, ..TERMS };
+    let waiter = fixture.step(|core, now, out| core.enqueue(now, A, Order::Queued, terms, out));
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    let permit = fixture.permit(waiter);
+    let sent_at = fixture.now;
+    fixture.now = fixture.now + lease;
+    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    assert_eq!(taken, Err(Rejected::TooLate));
+    let job = fixture.job();
+    assert!(!fixture.has_place(A));
+    fixture.leaves(waiter);
+    assert_eq!(fixture.sends(A, job), (0, false));
+}
+
+/// No other call of its client waits, but owners of other clients may.
+#[test]
+fn an_attempt_that_is_not_polled_gives_its_place_up_although_no_other_call_queues() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    assert!(permit.queues_up);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+#[test]
+fn an_attempt_that_is_under_way_when_the_client_closes_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(waiter);
+    assert!(permit.queues_up);
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job).0, 0);
+    fixture.leaves(waiter);
+    fixture.release_is_answered(A, job, GONE);
+    let step = fixture.next_of(A, job);
+    let again = matches!(step, ReleaseStep::Send { leaves: true, .. });
+    assert!(again || !fixture.has_place(A), "{step:?}");
+}
+
+#[test]
+fn a_nested_call_queues_up_nowhere() {
+    let mut fixture = Fixture::fair();
+    fixture.lock(A);
+    let nested = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(nested);
+    assert!(!permit.queues_up);
+    fixture.untaken(&permit, Untaken::Unknown);
+    assert!(!fixture.has_place(A));
+    let job = fixture.job();
+    fixture.leaves(nested);
+    assert_eq!(fixture.sends(A, job), (1, false));
+}
+
+#[test]
+fn the_place_of_an_owner_stays_while_one_of_its_calls_queues() {
+    let mut fixture = Fixture::fair();
+    let first = fixture.queued_up(A);
+    let second = fixture.call(A, Order::Queued);
+    fixture.leaves(first);
+    assert!(fixture.out.sends.is_empty());
+    fixture.leaves(second);
+    let job = fixture.job();
+    // A call that joins before the send keeps it.
+    let third = fixture.call(A, Order::Queued);
+    assert!(matches!(fixture.admit(third), Admission::OwnerBusy { .. }));
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, GONE);
+    assert!(fixture.has_place(A) && fixture.out.woken.contains(&third));
+    fixture.permit(third);
+}
+
+#[test]
+fn a_call_that_joins_after_the_send_has_lost_the_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    let next = fixture.call(A, Order::Queued);
+    fixture.release_is_answered(A, job, GONE);
+    assert!(!fixture.has_place(A));
+    let permit = fixture.permit(next);
+    assert!(permit.queues_up);
+}
+
+#[test]
+fn a_place_is_given_up_after_the_acquire_that_is_under_way() {
+    for outcome in [Untaken::Busy, Untaken::NotExecuted, Untaken::Unknown] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        let attempt = fixture.call(A, Order::Immediate);
+        let permit = fixture.permit(attempt);
+        fixture.leaves(waiter);
+        assert!(fixture.out.sends.is_empty());
+        assert_eq!(fixture.core.counts().releasing, 1);
+        fixture.untaken(&permit, outcome);
+        let job = fixture.job();
+        assert_eq!(fixture.sends(A, job), (0, true));
+    }
+}
+
+/// It may have used the place: the call that queues asks again, and gives up what may be left if it does not.
+#[test]
+fn an_immediate_attempt_without_an_answer_may_have_left_the_place() {
+    for asks in [true, false] {
+        let mut fixture = Fixture::fair();
+        let waiter = fixture.queued_up(A);
+        let attempt = fixture.call(A, Order::Immediate);
+        let permit = fixture.permit(attempt);
+        fixture.untaken(&permit, Untaken::Unknown);
+        let job = fixture.job();
+        fixture.leaves(attempt);
+        assert_eq!(fixture.sends(A, job), (0, false), "a call queues");
+        fixture.release_is_answered(A, job, GONE);
+        assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
+        assert!(fixture.core.has_reason_to_retry(waiter));
+        if asks {
+            let permit = fixture.permit(waiter);
+            fixture.untaken(&permit, Untaken::Busy);
+            assert!(!fixture.core.has_reason_to_retry(waiter));
+        }
+        fixture.leaves(waiter);
+        let job = fixture.job();
+        assert_eq!(fixture.sends(A, job), (0, true));
+    }
+}
+
+/// The place may be the first one.
+#[test]
+fn an_owner_that_may_have_a_place_and_does_not_ask_gives_it_up() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.queued_up(A);
+    let attempt = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(attempt);
+    fixture.untaken(&permit, Untaken::Unknown);
+    let job = fixture.job();
+    fixture.leaves(attempt);
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+#[test]
+fn a_loss_does_not_end_the_release_of_a_place() {
+    let lose = |fixture: &mut Fixture| {
+        fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+    };
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    let attempt = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(attempt);
+    fixture.leaves(waiter);
+    lose(&mut fixture);
+    fixture.untaken(&permit, Untaken::Busy);
+    let job = fixture.job();
+    lose(&mut fixture);
+    assert_eq!(fixture.sends(A, job), (0, true));
+}
+
+#[test]
+fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.leaves(waiter);
+    let job = fixture.job();
+    let until = fixture.now + RULES.fair_wait + RULES.watchdog_timeout;
+    assert!(matches!(fixture.next_of(A, job), ReleaseStep::Send { .. }));
+    assert_eq!(fixture.gives_up_at(A), until);
+    fixture.step(|core, now, out| core.release_gone(now, A, job, out));
+    assert!(!fixture.core.keeps_itself());
+}
+
+/// No call gets the lock any more, so a place is given up before its call has seen that.
+#[test]
+fn a_closing_client_gives_its_places_up_and_a_closed_one_none() {
+    let mut fixture = Fixture::fair();
+    let [waiting, leaving] = [A, B].map(|owner| fixture.queued_up(owner));
+    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    let jobs = fixture.out.sends.to_vec();
+    assert_eq!(jobs.len(), 2, "{:?}", fixture.out);
+    assert_eq!(fixture.core.counts().releasing, 2, "`close` waits for them");
+    fixture.leaves(leaving);
+    assert!(fixture.out.sends.is_empty(), "one job an owner");
+    fixture.step(|core, now, out| core.set_life(now, Life::Closed, out));
+    for (owner, job) in jobs {
+        assert_eq!(fixture.next_of(owner, job), ReleaseStep::Done);
+    }
+    fixture.leaves(waiting);
+    assert!(fixture.out.sends.is_empty());
+    assert!(!fixture.has_place(A) && !fixture.has_place(B));
+}
+
+#[test]
+fn every_owner_attempts_and_none_lets_another_go_first() {
+    let mut fixture = Fixture::fair();
+    fixture.queued_up(A);
+    let waiter = fixture.call(B, Order::Queued);
+    let beside = fixture.permit(waiter);
+    let attempt = fixture.call(C, Order::Immediate);
+    fixture.permit(attempt);
+    fixture.untaken(&beside, Untaken::Busy);
+    assert!(fixture.core.has_turn(fixture.now, waiter));
+}
+
+#[test]
+fn a_release_hands_nothing_over_and_wakes_no_other_owner() {
+    let mut fixture = Fixture::fair();
+    let hold = fixture.lock(A);
+    let waiter = fixture.queued_up(B);
+    let until = fixture.now + Duration::from_secs(30);
+    fixture.step(|core, now, out| core.waits(now, waiter, until, out));
+    let job = fixture.drop_hold(A, hold);
+    assert_eq!(fixture.sends(A, job), (0, false));
+    fixture.release_is_answered(A, job, None);
+    assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
+    assert!(!fixture.core.has_reason_to_retry(waiter));
+}
+
+/// Its place was used by an immediate attempt of its owner, which has unlocked before the call could nest.
+#[test]
+fn a_call_whose_place_was_used_attempts_again() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    assert!(!fixture.core.has_reason_to_retry(waiter));
+    let hold = fixture.lock(A);
+    assert!(!fixture.has_place(A));
+    let job = fixture.drop_hold(A, hold);
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, None);
+    assert!(fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
+    assert!(fixture.core.has_reason_to_retry(waiter));
+    assert!(fixture.permit(waiter).queues_up);
+}
+
+/// It may have the lock, or a place: a job undoes both, and the call queues up again when it asks.
+#[test]
+fn an_attempt_that_is_not_polled_leaves_no_place() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.call(A, Order::Queued);
+    fixture.permit(unpolled);
+    fixture.queued_up(B);
+    fixture.now = Time::START + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, None);
+    assert!(!fixture.has_place(A));
+    assert!(fixture.permit(unpolled).queues_up);
+    assert!(fixture.has_place(B));
+}
+
+/// Its late reply says busy, but a job has given the place up meanwhile.
+#[test]
+fn a_call_that_would_wait_without_a_place_attempts_again() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(unpolled);
+    fixture.queued_up(B);
+    fixture.now = Time::START + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    fixture.sends(A, job);
+    fixture.release_is_answered(A, job, GONE);
+    fixture.untaken(&permit, Untaken::Busy);
+    let until = fixture.now + Duration::from_secs(30);
+    fixture.step(|core, now, out| core.waits(now, unpolled, until, out));
+    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+    assert!(fixture.core.has_reason_to_retry(unpolled));
+    fixture.permit(unpolled);
+}
+
+/// Its calls wait for a message that they do not read.
+#[test]
+fn an_owner_that_is_told_and_not_polled_gives_its_place_up() {
+    let mut fixture = Fixture::fair();
+    let unpolled = [fixture.queued_up(A), fixture.call(A, Order::Queued)];
+    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
+    let limit = fixture.now + RULES.command_timeout * 2;
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
+    fixture.now = limit;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, GONE);
+    // They queue up again when they are polled.
+    for waiter in unpolled {
+        assert!(fixture.core.has_reason_to_retry(waiter));
+        let permit = fixture.permit(waiter);
+        fixture.untaken(&permit, Untaken::Busy);
+    }
+    assert!(fixture.has_place(A));
+}
+
+#[test]
+fn an_owner_that_is_told_and_asks_keeps_its_place() {
+    let mut fixture = Fixture::fair();
+    let waiter = fixture.queued_up(A);
+    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
+    fixture.now = fixture.now + RULES.command_timeout;
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
+    // A message for an owner without a place is late.
+    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
+}
+
+/// Its place is older than its time to ask, and an owner that waits beside it has been told nothing.
+#[test]
+fn an_owner_that_is_told_after_a_long_wait_has_as_long_to_ask() {
+    let mut fixture = Fixture::fair();
+    fixture.queued_up(A);
+    fixture.queued_up(B);
+    fixture.now = fixture.now + RULES.command_timeout * 20;
+    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
+    let limit = fixture.now + RULES.command_timeout * 2;
+    fixture.now = limit - Duration::from_millis(1);
+    fixture.step(LockCore::tick);
+    assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
+    fixture.now = limit;
+    fixture.step(LockCore::tick);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(B, job), (0, true));
+    assert!(fixture.has_place(A));
+}

@@ -1,0 +1,145 @@
+//! How the client ends: by `close`, or with its runtime. And what is forced or refused.
+
+use redisson_lock_core::LossReason;
+use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey};
+
+use super::Action;
+use super::coverage::Input;
+use super::script::{Holder, Reply, Told};
+use super::state::{Deferred, Sender, State};
+
+impl State {
+    /// Nobody sends anything any more, and nobody is answered.
+    pub fn has_ended(&self) -> bool {
+        self.life >= Life::Gone
+    }
+
+    pub(super) fn end_actions(&self, actions: &mut Vec<Action>) {
+        if self.budget.closes > 0 && self.life != Life::Gone {
+            actions.push(Action::Close);
+        }
+        if self.budget.ends > 0 && self.life != Life::Closed {
+            actions.push(Action::RuntimeEnds);
+        }
+        if self.budget.refusals > 0 && !self.wire.is_empty() {
+            actions.push(Action::Refuse);
+        }
+        let ours = matches!(self.server.lock, Some((Holder::Ours(_), ..)));
+        if self.budget.forces > 0 && ours {
+            actions.push(Action::Force);
+        }
+    }
+
+    /// The next step of `close`.
+    pub(super) fn close(&mut self) {
+        self.budget.closes -= 1;
+        self.closing += 1;
+        match self.closing {
+            1 => self.enter(Life::Closing, Input::Close),
+            2 => {
+                self.step_all(Input::DropDetached, |core, now, out| {
+                    core.drop_detached(now, out)
+                });
+            }
+            4 => {
+                self.enter(Life::Closed, Input::Closed);
+                for (owner, job) in self.disconnect() {
+                    self.release_failed(owner, job);
+                }
+            }
+            _ => self.lose_all(),
+        }
+    }
+
+    /// The holds end in a step of their own, and each send that is on its way says by itself that it was dropped.
+    pub(super) fn end_runtime(&mut self) {
+        self.budget.ends -= 1;
+        self.enter(Life::Gone, Input::RuntimeEnds);
+        let sends = self.disconnect();
+        let sends = sends.into_iter().chain(std::mem::take(&mut self.sends));
+        let dropped = sends.map(|(owner, op)| Deferred::Dropped(owner, op));
+        self.deferred.extend(dropped);
+        self.deferred.insert(Deferred::LoseAll);
+    }
+
+    fn enter(&mut self, life: Life, input: Input) {
+        self.step_all(input, |core, now, out| core.set_life(now, life, out));
+        self.life = self.life.max(life);
+    }
+
+    /// What is lost this way is not released any more.
+    pub(super) fn lose_all(&mut self) {
+        self.given_up = true;
+        self.step_all(Input::LosesAll, |core, now, out| {
+            core.lose_all(now, LossReason::Closed, out)
+        });
+    }
+
+    /// What was handed over may be executed still; nobody hears of it. Answers with the releases that had
+    /// a send under way.
+    fn disconnect(&mut self) -> Vec<(OwnerKey, OpId)> {
+        self.timers.clear();
+        self.without_room.clear();
+        let answers = std::mem::take(&mut self.answers);
+        let sent = answers.iter().map(|(sent, _)| sent);
+        let sent = sent.chain(&self.outbox).chain(&self.wire);
+        let jobs = sent.filter_map(|sent| match sent.sender {
+            Sender::Release(owner, job) => Some((owner, job)),
+            Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => None,
+        });
+        let jobs = jobs.collect();
+        for sent in &mut self.wire {
+            sent.sender = Sender::Nobody;
+        }
+        // A call knows that it was not sent.
+        self.outbox
+            .retain(|sent| matches!(sent.sender, Sender::Caller(_)));
+        jobs
+    }
+
+    pub(super) fn drop_send(&mut self, owner: OwnerKey, job: OpId) {
+        self.given_up = true;
+        self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
+            core.release_gone(now, owner, job, out);
+        });
+    }
+
+    /// The server refuses the next script.
+    pub(super) fn refuse(&mut self) {
+        self.budget.refusals -= 1;
+        if let Some(sent) = self.wire.pop_front()
+            && sent.sender != Sender::Nobody
+        {
+            self.answers.push((sent, Reply::Refused));
+        }
+    }
+
+    /// Somebody forces the lock open, and says so later to the one whose it was.
+    pub(super) fn force(&mut self) {
+        self.budget.forces -= 1;
+        if let Some((Holder::Ours(field), ..)) = self.server.lock.take() {
+            let held = self.core.owner_of(&field.text(), Face::Only);
+            let forced = held.map(|(owner, generation)| Deferred::Forced(owner, generation));
+            self.deferred.extend(forced);
+            self.robbed = true;
+            let told = match self.server.queue {
+                Some(_) => self.server.tells_the_head(),
+                None => Told::All,
+            };
+            self.publish(told);
+        }
+    }
+
+    pub(super) fn forced(&mut self, owner: OwnerKey, generation: Generation) {
+        let is_late = self.generation(owner) != Some(generation);
+        let input = if is_late {
+            Input::ForcedLate
+        } else {
+            Input::Forced
+        };
+        let (generation, reason) = (Some(generation), LossReason::Gone);
+        self.step(owner, input, |core, now, out| {
+            core.lose_owner(now, owner, generation, reason, out);
+        });
+    }
+}

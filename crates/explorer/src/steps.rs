@@ -1,0 +1,420 @@
+//! What happens: the shell of the core, as small as it can be said.
+
+use std::time::Duration;
+
+use redisson_lock_core::{
+    Admission, Face, OpId, Order, OwnerKey, ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
+};
+
+use super::coverage::Input;
+use super::read_write::Faces;
+use super::script::{Field, Holder, Script, Told};
+use super::state::{At, Sender, State, lease_of};
+use super::{Action, LONGEST, RULES, Verb, World};
+
+impl State {
+    pub fn act(&mut self, action: Action, world: &World) {
+        match action {
+            Action::Run(nth) => self.run(nth, world),
+            Action::Cancel(nth) => {
+                if !self.has_ended() {
+                    self.budget.cancels -= 1;
+                }
+                self.cancel(nth);
+            }
+            Action::Execute => self.execute(),
+            Action::ExecuteLate => self.execute_late(),
+            Action::HandOff(nth) => self.hand_off(nth),
+            Action::Deliver(nth) => self.deliver_nth(nth, true),
+            Action::DeliverUnconfirmed(nth) => self.deliver_nth(nth, false),
+            Action::Confirm(nth) => self.confirm(nth, true),
+            Action::DoNotConfirm(nth) => self.confirm(nth, false),
+            Action::Lose => {
+                self.budget.losses -= 1;
+                self.lose();
+            }
+            Action::Apply(deferred) => self.apply(deferred),
+            Action::TimerFires(owner) => self.timer_fires(owner),
+            Action::Sends(owner) => self.sends(owner),
+            Action::NoRoom(owner) => self.has_no_room(owner),
+            Action::Room(owner) => self.has_room(owner),
+            Action::Tick => {
+                self.budget.ticks -= 1;
+                self.note_all(Input::TimePasses);
+                self.now = self.next_due().unwrap_or(self.now);
+                let before = !self.server.is_free();
+                self.server.expire(self.now);
+                self.expired |= before && self.server.is_free();
+                self.has_expired |= self.expired;
+            }
+            Action::ForeignTakes => {
+                self.budget.foreign -= 1;
+                let until = self.now + LONGEST;
+                match &mut self.server.faces {
+                    Some(faces) => faces.take_foreign(Face::Write, until),
+                    None => self.server.lock = Some((Holder::Foreign, 1, until)),
+                }
+                self.server.raise();
+            }
+            Action::ForeignReads => {
+                self.budget.foreign -= 1;
+                let faces = self.server.faces.iter_mut();
+                faces.for_each(|faces| faces.take_foreign(Face::Read, self.now + LONGEST));
+            }
+            Action::ForeignReleases => {
+                let published = match &mut self.server.faces {
+                    Some(faces) => faces.release_foreign(self.now),
+                    None => true,
+                };
+                self.server.lock = None;
+                self.publish(if published { Told::All } else { Told::None });
+            }
+            Action::Wipe => {
+                self.budget.wipes -= 1;
+                self.server.clear();
+                self.robbed = true;
+            }
+            Action::Close => self.close(),
+            Action::RuntimeEnds => self.end_runtime(),
+            Action::Refuse => self.refuse(),
+            Action::Force => self.force(),
+        }
+    }
+
+    fn timer_fires(&mut self, owner: OwnerKey) {
+        self.timers.remove(&owner);
+        let request = self.step(owner, Input::TimerFires, |core, now, out| {
+            core.timer_fired(now, owner, out)
+        });
+        if let Some(request) = request {
+            let sender = Sender::Renewal(owner, request.generation);
+            let (field, lease) = (Field::of(&request.field), lease_of(request.asked));
+            self.send(sender, Script::Renew { field, lease });
+        }
+    }
+
+    fn hand_off(&mut self, nth: usize) {
+        let sent = self.outbox.remove(nth);
+        // Built and handed over in one poll: that time passes in between is a future that is not
+        // polled, and then it asks first whether a job has taken over.
+        if let Sender::Caller(caller) = sent.sender {
+            match self.callers[caller].at.clone() {
+                At::Attempting { permit } if !self.core.is_attempting(&permit) => {
+                    return self.ask_again(caller, permit.waiter);
+                }
+                _ if self.leaves_a_used_field(caller, sent.repeats.is_some()) => return,
+                _ => {}
+            }
+        }
+        self.wire.push_back(sent);
+    }
+
+    pub fn foreign_actions(&self, actions: &mut Vec<Action>) {
+        let server = &self.server;
+        if server.has_foreign() {
+            actions.push(Action::ForeignReleases);
+            return;
+        }
+        match server.is_free() {
+            true if self.budget.foreign > 0 => actions.push(Action::ForeignTakes),
+            false if self.budget.wipes > 0 => actions.push(Action::Wipe),
+            true | false => {}
+        }
+        let faces = server.faces.as_ref();
+        let may_read = |faces: &Faces| faces.is_read() || faces.is_free();
+        if self.budget.foreign > 0 && faces.is_some_and(may_read) {
+            actions.push(Action::ForeignReads);
+        }
+    }
+
+    /// The next instant at which something is due.
+    pub fn next_due(&self) -> Option<Time> {
+        let limits = self.callers.iter().filter_map(|caller| match &caller.at {
+            At::Queued { limit, .. } => *limit,
+            // Its pause may be over before.
+            at if self.pauses(at) => None,
+            At::Listening { limit, .. } => Some(*limit),
+            At::Ready
+            | At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => None,
+        });
+        let lease = self.server.ends();
+        let places = self.server.queue.iter().flatten();
+        let ends = lease.into_iter().chain(places.map(|place| place.until));
+        let due = self.timers.values().copied().chain(limits).chain(ends);
+        due.filter(|at| *at > self.now).min()
+    }
+
+    pub fn can_run(&self, nth: usize, world: &World) -> bool {
+        let caller = &self.callers[nth];
+        match &caller.at {
+            At::Ready => caller.next < world.callers[nth].1.len(),
+            At::Queued { limit, .. } => {
+                caller.woken || limit.is_some_and(|limit| limit <= self.now)
+            }
+            at if self.pauses(at) => true,
+            At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
+            At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => false,
+        }
+    }
+
+    pub(super) fn run(&mut self, nth: usize, world: &World) {
+        let caller = &self.callers[nth];
+        let verb = world.callers[nth].1.get(caller.next).copied();
+        match caller.at.clone() {
+            At::Ready => match verb {
+                Some(Verb::UnlockDetached) => self.unlock_detached(nth),
+                Some(Verb::Extend) => self.extend(nth),
+                Some(
+                    verb @ (Verb::Unlock
+                    | Verb::UnlockFirst
+                    | Verb::Drop
+                    | Verb::DropFirst
+                    | Verb::Detach),
+                ) => self.end_hold(nth, verb),
+                Some(verb) => self.call(nth, verb),
+                None => {}
+            },
+            At::Queued { .. } => self.admit(nth),
+            At::Listening { waiter, limit } => {
+                let woken = std::mem::take(&mut self.callers[nth].woken);
+                let reason = woken && self.core.has_reason_to_retry(waiter);
+                let over = limit <= self.now || !self.kind.announces;
+                if reason || self.callers[nth].received || over {
+                    if self.gives_up(nth) {
+                        return self.leave(nth);
+                    }
+                    self.admit(nth);
+                }
+            }
+            At::Attempting { .. }
+            | At::Unlocking { .. }
+            | At::Confirming { .. }
+            | At::Extending { .. } => {}
+        }
+    }
+
+    /// Its deadline has come.
+    fn gives_up(&self, nth: usize) -> bool {
+        let deadline = self.callers[nth].deadline;
+        deadline.is_some_and(|deadline| deadline <= self.now)
+    }
+
+    /// A call that wants the lock.
+    fn call(&mut self, nth: usize, verb: Verb) {
+        self.callers[nth].turns_to(verb.face());
+        let owner = self.callers[nth].owner;
+        let (order, terms) = verb.terms(self.replicas, self.kind.is_reentrant);
+        let input = match order {
+            Order::First | Order::Immediate => Input::JoinsImmediately,
+            Order::Queued => Input::JoinsQueue,
+        };
+        let waiter = self.step(owner, input, |core, now, out| {
+            core.enqueue(now, owner, order, terms, out)
+        });
+        let limit = None;
+        let caller = &mut self.callers[nth];
+        caller.deadline = (verb == Verb::LockWithin).then(|| self.now + PATIENCE);
+        caller.at = At::Queued { waiter, limit };
+        self.admit(nth);
+    }
+
+    /// A waiter asks what it may do.
+    pub(super) fn admit(&mut self, nth: usize) {
+        let caller = &mut self.callers[nth];
+        caller.woken = false;
+        let (owner, Some(waiter)) = (caller.owner, caller.waiter()) else {
+            return;
+        };
+        let too_late = |state: &Self, since: Time| since + RULES.command_timeout <= state.now;
+        let field = self.next_field(owner).text();
+        let input = match self.core.order(waiter) {
+            Some(Order::First | Order::Immediate) => Input::AsksImmediately,
+            Some(Order::Queued) | None => Input::AsksQueued,
+        };
+        let admission = self.step(owner, input, |core, now, out| {
+            core.admit(now, waiter, &field, out)
+        });
+        match admission {
+            Ok(Admission::Permit(permit)) => {
+                let (target, lease) = (permit.target, permit.terms.lease);
+                let queues_up = permit.queues_up;
+                let field = Field::of(&permit.field);
+                let caller = &mut self.callers[nth];
+                (caller.at, caller.received) = (At::Attempting { permit }, false);
+                self.send(
+                    Sender::Caller(nth),
+                    Script::Acquire {
+                        field,
+                        target,
+                        lease,
+                        queues_up,
+                    },
+                );
+            }
+            Ok(Admission::Granted(permit, sent_at)) => {
+                let unconfirmed = self.taken(nth, &permit, sent_at, None);
+                self.leave(nth);
+                self.waits_for_replicas(nth, unconfirmed);
+            }
+            Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
+                self.leave(nth);
+            }
+            Ok(Admission::Busy) => self.leave(nth),
+            Ok(Admission::Queued { again }) => self.sleep(nth, waiter, again),
+            Ok(Admission::OwnerBusy { since }) if too_late(self, since) => self.leave(nth),
+            Ok(Admission::OwnerBusy { since }) => {
+                self.sleep(nth, waiter, Some(since + RULES.command_timeout));
+            }
+            Err(_) => self.leave(nth),
+        }
+    }
+
+    fn sleep(&mut self, nth: usize, waiter: WaiterId, again: Option<Time>) {
+        let caller = &mut self.callers[nth];
+        let limit = [again, caller.deadline].into_iter().flatten().min();
+        caller.at = At::Queued { waiter, limit };
+    }
+
+    /// The call is over.
+    pub(super) fn leave(&mut self, nth: usize) {
+        if let Some(waiter) = self.callers[nth].waiter() {
+            self.callers[nth].at = At::Ready;
+            let owner = self.callers[nth].owner;
+            self.step(owner, Input::Leaves, |core, now, out| {
+                core.leave(now, waiter, out);
+            });
+        }
+        let caller = &mut self.callers[nth];
+        (caller.at, caller.deadline) = (At::Ready, None);
+        (caller.woken, caller.subscribed, caller.received) = (false, false, false);
+        caller.turns_to(Face::Write);
+        caller.next += 1;
+    }
+
+    pub(super) fn send_release_as(&mut self, owner: OwnerKey, op: OpId, may_pass: bool) {
+        let may_pass = may_pass && self.has_fence;
+        // A part of the step before it, which was noted.
+        let rows = self.rows();
+        let said = self.run_step(&rows, |core, now, out| {
+            core.release_sent(now, owner, op, may_pass, out)
+        });
+        let said = said.expect("it is under way");
+        if matches!(said, ReleaseSend::Pass { .. }) && self.core.release_target(owner) > 0 {
+            self.wrong = Some("a lock is handed over from under a section");
+        }
+        let field = self.field(owner).expect("it is under way");
+        self.send(
+            Sender::Release(owner, op),
+            match said {
+                ReleaseSend::Count {
+                    target,
+                    lease,
+                    leaves,
+                } => Script::Release {
+                    field,
+                    target,
+                    lease,
+                    leaves: leaves.is_some(),
+                },
+                ReleaseSend::Pass { to, lease } => Script::Pass {
+                    field,
+                    to: Field::of(&to),
+                    lease,
+                },
+            },
+        );
+    }
+
+    fn sends(&mut self, owner: OwnerKey) {
+        if let Some((op, ReleaseStep::Send { .. })) = self.begin_send(owner) {
+            self.send_release_as(owner, op, true);
+        }
+    }
+
+    fn begin_send(&mut self, owner: OwnerKey) -> Option<(OpId, ReleaseStep)> {
+        let found = self.sends.iter().find(|(other, _)| *other == owner);
+        let (_, op) = *found?;
+        self.sends.remove(&(owner, op));
+        // Each loss is followed by another connection.
+        let carrier = Some((0, u64::from(self.budget.losses)));
+        let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
+            core.release_step(now, owner, op, carrier, out)
+        });
+        Some((op, step))
+    }
+
+    /// There are too many releases under way.
+    fn has_no_room(&mut self, owner: OwnerKey) {
+        self.budget.crowds -= 1;
+        if let Some((op, ReleaseStep::Send { awaited: None, .. })) = self.begin_send(owner) {
+            self.step(owner, Input::NoRoom, |core, now, out| {
+                core.release_waits(now, owner, op, out);
+            });
+            self.without_room.insert((owner, op));
+        }
+    }
+
+    fn has_room(&mut self, owner: OwnerKey) {
+        let found = self.without_room.iter().find(|(other, _)| *other == owner);
+        let Some((_, op)) = found.copied() else {
+            return;
+        };
+        self.without_room.remove(&(owner, op));
+        let has_waited = self.step(owner, Input::Room, |core, now, out| {
+            core.release_has_room(now, owner, op, out)
+        });
+        if has_waited {
+            self.sends.insert((owner, op));
+        }
+    }
+
+    pub(super) fn cancel(&mut self, nth: usize) {
+        let owner = self.callers[nth].owner;
+        match self.callers[nth].at.clone() {
+            At::Attempting { permit } => {
+                let unsent = self
+                    .outbox
+                    .iter()
+                    .any(|sent| sent.sender == Sender::Caller(nth) && sent.repeats.is_none());
+                let untaken = if unsent {
+                    Untaken::NotExecuted
+                } else {
+                    Untaken::Unknown
+                };
+                self.untaken(&permit, untaken);
+            }
+            // Its call is counted already.
+            At::Confirming { guard, .. } => {
+                self.drop_hold(owner, guard.hold);
+                self.callers[nth].at = At::Ready;
+                self.callers[nth].turns_to(Face::Write);
+                return;
+            }
+            At::Ready
+            | At::Queued { .. }
+            | At::Listening { .. }
+            | At::Unlocking { .. }
+            | At::Extending { .. } => {}
+        }
+        self.nobody_waits(Sender::Caller(nth));
+        self.leave(nth);
+    }
+
+    /// What a dropped future has handed over is executed. What it has not is not sent any more.
+    pub(super) fn nobody_waits(&mut self, sender: Sender) {
+        self.outbox.retain(|sent| sent.sender != sender);
+        for sent in self.wire.iter_mut().filter(|sent| sent.sender == sender) {
+            sent.sender = Sender::Nobody;
+        }
+        self.answers.retain(|(sent, _)| sent.sender != sender);
+    }
+}
+
+/// How long a call waits that gives up.
+const PATIENCE: Duration = Duration::from_secs(5);
