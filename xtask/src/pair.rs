@@ -23,14 +23,14 @@ pub fn run(install: bool) -> Result<(), Problem> {
     }
     let server = Server::start(&server)?;
     let text = counted(&tools::built("pair"), &server.url, ONE_TASK)?;
-    let source = tools::root().join("src/");
-    let entered = entered(&text, &source.display().to_string());
+    let root = format!("{}/", tools::root().display());
+    let entered = entered(&text, &root);
     for (file, functions) in &entered {
         println!("{:>4} {file}", functions.len());
     }
     let functions: usize = entered.values().map(BTreeSet::len).sum();
     println!(
-        "\nan uncontended pair enters {} files and {functions} functions of src",
+        "\nan uncontended pair enters {} files and {functions} functions",
         entered.len()
     );
     for (what, tasks) in [
@@ -85,7 +85,8 @@ fn instructions(text: &str) -> u64 {
 
 /// The functions by file, of what callgrind has written. A name stands there once, and is a number after that; a
 /// function that was inlined is under the file of its lines.
-fn entered(text: &str, source: &str) -> BTreeMap<String, BTreeSet<String>> {
+fn entered(text: &str, root: &str) -> BTreeMap<String, BTreeSet<String>> {
+    let is_ours = |file: &&str| SOURCES.iter().any(|source| file.starts_with(source));
     let (mut files, mut functions) = (BTreeMap::new(), BTreeMap::new());
     let mut entered = BTreeMap::<String, BTreeSet<String>>::new();
     let (mut file, mut function) = (String::new(), String::new());
@@ -94,7 +95,8 @@ fn entered(text: &str, source: &str) -> BTreeMap<String, BTreeSet<String>> {
             // A line with costs begins with its number.
             let has_cost =
                 line.starts_with(|first: char| "+-*".contains(first) || first.is_ascii_digit());
-            if let Some(file) = file.strip_prefix(source).filter(|_| has_cost) {
+            let file = file.strip_prefix(root).filter(is_ours);
+            if let Some(file) = file.filter(|_| has_cost) {
                 let functions = entered.entry(file.to_owned()).or_default();
                 functions.insert(function.clone());
             }
@@ -110,6 +112,9 @@ fn entered(text: &str, source: &str) -> BTreeMap<String, BTreeSet<String>> {
     }
     entered
 }
+
+/// The library, and its core.
+const SOURCES: [&str; 2] = ["src/", "crates/core/src/"];
 
 /// `(7) name`, and after that `(7)`.
 fn name<'a>(names: &mut BTreeMap<&'a str, &'a str>, value: &'a str) -> String {
@@ -128,10 +133,13 @@ mod tests {
     fn a_file_is_entered_by_what_costs_there_and_not_by_what_is_only_called() {
         let text = "events: Ir\nfl=(1) /a/src/one.rs\nfn=(1) one\n12 5\ncfi=(2) /a/src/two.rs\ncfn=(2) two\n\
                     calls=1 3\n13 7\nfi=(3) /b/other.rs\n1 1\nfe=(1)\n14 1\n\nfl=(2)\nfn=(2)\n";
-        let found = entered(text, "/a/src/");
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["one.rs"]);
-        assert_eq!(found["one.rs"].len(), 1);
-        let found = entered(&format!("{text}3 7\n"), "/a/src/");
-        assert_eq!(found.keys().collect::<Vec<_>>(), ["one.rs", "two.rs"]);
+        let found = entered(text, "/a/");
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["src/one.rs"]);
+        assert_eq!(found["src/one.rs"].len(), 1);
+        let found = entered(&format!("{text}3 7\n"), "/a/");
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            ["src/one.rs", "src/two.rs"]
+        );
     }
 }
