@@ -16,6 +16,7 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 mod replicas;
 mod rw;
+mod sends;
 mod stray;
 mod take_over;
 pub(crate) mod verbs;
@@ -45,6 +46,7 @@ pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{MemberPlace, Retry, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
+pub(crate) use sends::SENDS;
 use verbs::verbs;
 pub(crate) use waiter::{NOT_IN_TIME, Wait, has_time};
 

@@ -44,7 +44,7 @@ pub(crate) use settings::{AddressMap, Settings};
 pub use settings::{Credentials, CredentialsProvider};
 pub(crate) use topology::confirmer::{ReplicaProbe, ReplicaRoute};
 pub(crate) use topology::identity::Location;
-pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches};
+pub(crate) use topology::map::{Nodes, Received, RoutedLink, Switches, not_reached};
 pub(crate) use topology::route::Route;
 pub(crate) use transport::{Arg, Reply};
 

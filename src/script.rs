@@ -27,8 +27,8 @@ use crate::redis::{Arg, Args, Call, Reply, reads};
 
 use args::{announced_by, duration, millis, sharded, text};
 pub(crate) use call::{
-    CallError, RetryPolicy, ScriptAnswer, SendOutcome, call, call_after, call_noting, call_once,
-    call_there, send_error,
+    CallError, RetryPolicy, ScriptAnswer, SendOutcome, call, call_after, call_once, call_there,
+    send_error,
 };
 use files::Scripts;
 #[cfg(test)]
@@ -93,6 +93,7 @@ pub(crate) fn acquire(
         args,
         announced: None,
         still: None,
+        is_unknown: false,
         reads: match (name.kind().face(), name.kind().has_token(), target > 1) {
             (Face::Read, _, true) => reads!(acquired_by::<READS, true>),
             (Face::Read, _, false) => reads!(acquired_by::<READS, false>),
@@ -225,6 +226,7 @@ pub(crate) fn release(
         args,
         announced: sharded(name, announce).filter(|_| target == 0),
         still: None,
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::Number(-3) => Some(Released::NotALock),
             reply => released(reply).filter(|released| !released.is_of_a_token()),
@@ -256,6 +258,7 @@ pub(crate) fn pass(
         ),
         announced: sharded(name, announce),
         still: None,
+        is_unknown: false,
         reads: match name.kind().has_token() {
             true => reads!(|reply, _| {
                 let moved = |released: &Released| matches!(released, Released::Done { .. });
@@ -343,6 +346,7 @@ pub(crate) fn renew<'a>(
         args: batch.flat_map(words).collect(),
         announced: None,
         still: None,
+        is_unknown: false,
         reads: match kind.face() {
             Face::Read => reads!(|reply, keys| renewed(reply, keys / 2)),
             Face::Only | Face::Write => reads!(renewed),
@@ -402,6 +406,7 @@ pub(crate) fn force_unlock(
         args,
         announced: sharded(name, announce),
         still: None,
+        is_unknown: false,
         reads: match name.kind().has_faces() {
             true => reads!(|reply, _| match reply {
                 Reply::Number(2) => Some(Forced::Removed),
@@ -436,6 +441,7 @@ pub(crate) fn touch<'a>(
         args,
         announced: None,
         still: None,
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::Number(1) => Some(true),
             Reply::Number(0) => Some(false),

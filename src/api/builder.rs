@@ -15,7 +15,7 @@ use crate::api::client::LockClient;
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{Runtime, event, has_timers};
 use crate::error::Error;
-use crate::lock::release::RELEASES;
+use crate::lock::SENDS;
 use crate::lock::renewal;
 use crate::names::wire::Announce;
 use crate::redis::{
@@ -531,7 +531,7 @@ impl LockClientBuilder {
         };
         let id: Arc<str> = Uuid::new_v4().to_string().into();
         let shared = Shared::new(id, config, runtime, redis);
-        let locks = Arc::new(Locks::new(Arc::new(shared), RELEASES));
+        let locks = Arc::new(Locks::new(Arc::new(shared), SENDS));
         let stop = CancellationToken::new();
         // Cancel safety: from here on dropping the handle closes what was opened.
         let handle = Arc::new(ClientHandle {

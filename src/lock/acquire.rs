@@ -9,7 +9,6 @@ use redisson_lock_core::{Face, LeaseKind, Terms};
 use tokio::time::Instant;
 
 use super::Lock;
-use super::attempt::{AcquirePermit, Attempt};
 use super::context::{AcquireContext, CallStage, Request};
 use super::guard::LockGuard;
 use super::verbs::Lockable;
@@ -21,7 +20,7 @@ use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
 use crate::names::wire::LockName;
 use crate::state::bounds::check_lease;
-use crate::state::entry::Entry;
+use crate::state::entry::{AttemptEnd, Entry};
 use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
 
@@ -100,8 +99,7 @@ impl<K> Lock<K> {
             from,
         };
         let mut context = AcquireContext::new(self.confirming()?, stage);
-        // Dropped after the attempts, and so after the permit of one: first the core hears that its outcome is unknown,
-        // then that the call has left the queue.
+        // Dropped after the attempts: what its acquire has taken, or may have, is given up with its place.
         let mut waiter = None;
         let in_time = {
             let attempts = pin!(async {
@@ -235,48 +233,44 @@ async fn acquire(
     let waiter = waiter.get_or_insert_with(|| request.waiter());
     let mut waking = Waking::default();
     loop {
-        // Not bound to a name, under which every later wait would keep room for it.
-        let permit = match match &mut context.confirming {
-            None => waiter.next(deadline).await?,
-            Some(confirming) => Box::pin(confirming.next(waiter, deadline)).await?,
-        } {
-            Some(Next::Attempt(permit)) => permit,
-            Some(Next::Granted(permit, sent_at)) => {
-                let taken = AcquirePermit::granted(entry, permit, sent_at, context)?;
-                let Some(taken) = taken else { continue };
-                return Ok(TryLock::Acquired(taken));
+        let next = match &mut context.confirming {
+            None => waiter.next(deadline, || waking.version(), || true).await,
+            Some(confirming) => {
+                Box::pin(confirming.next(waiter, deadline, || waking.version())).await
             }
+        };
+        context.note_asked(waiter);
+        let busy = match next? {
+            Some(Next::Hold(claimed, status)) => {
+                request.log_re_entry(claimed.target);
+                context.taken(&claimed, entry);
+                return Ok(TryLock::Acquired((claimed.hold, status)));
+            }
+            Some(Next::Ended(AttemptEnd::Busy(busy))) => busy,
+            Some(Next::Ended(AttemptEnd::AsksAgain) | Next::Prepare) => continue,
+            Some(Next::Ended(AttemptEnd::OwnRead)) => {
+                context.own_read(request)?;
+                continue;
+            }
+            Some(Next::Ended(AttemptEnd::Failed(error))) => return Err(error),
             None => {
                 request.catch_up().await;
                 return context.not_in_time(request, Some(waiter));
             }
         };
-        // Read before the attempt: whatever is heard from here on puts a "busy" out of date.
-        let mut seen = waking.version();
-        let attempt = {
-            let mut permit = AcquirePermit::new(Arc::clone(entry), permit);
-            context.note_attempt();
-            permit.attempt(request, context).await?
-        };
-        let (left, sent_at) = match attempt {
-            Attempt::Taken(taken) => return Ok(TryLock::Acquired(taken)),
-            Attempt::TakenOver => continue,
-            Attempt::Busy(busy) if matches!(request.wait, Wait::Never(_)) => {
-                entry.note_answer();
-                let holder = Some(*busy.holder).filter(|_| !busy.is_free);
-                return Ok(TryLock::Busy { holder });
-            }
-            Attempt::Busy(busy) => {
-                context.answered(entry);
-                let left = busy.holder.lease_left;
-                let soon = waking.looks_soon(entry.shared(), busy.is_free);
-                // A message published on the target of a moving slot may not arrive here.
-                let most = busy.is_on_the_way.then_some(ON_THE_WAY);
-                let sent_at = busy.sent_at;
-                waiter.note_found(busy.holder, busy.is_free);
-                (left.into_iter().chain(soon).chain(most).min(), sent_at)
-            }
-        };
+        if matches!(request.wait, Wait::Never(_)) {
+            entry.note_answer();
+            let holder = Some(*busy.holder).filter(|_| !busy.is_free);
+            return Ok(TryLock::Busy { holder });
+        }
+        context.answered(entry);
+        let (mut seen, sent_at) = (waiter.heard(), busy.sent_at);
+        let lease_left = busy.holder.lease_left;
+        let soon = waking.looks_soon(entry.shared(), busy.is_free);
+        // A message published on the target of a moving slot may not arrive here.
+        let most = busy.is_on_the_way.then_some(ON_THE_WAY);
+        let left = lease_left.into_iter().chain(soon).chain(most).min();
+        waiter.note_found(busy.holder, busy.is_free);
         if entry.name.kind().has_queue() {
             waking.listens_to(|| waiter.channel());
         }

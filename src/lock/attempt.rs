@@ -1,53 +1,153 @@
-//! One attempt of an acquire: its script, and what becomes of its answer.
+//! One acquire: its script, and what becomes of its answer. Nothing of it waits for a poll of its call, which only claims the
+//! lock that the answer grants to it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redisson_lock_core::{Effects, HoldId, LockCore, Permit, Rejected, Time, Token, Untaken};
+use redisson_lock_core::{LockCore, OpId, OwnerKey, Permit, Rejected, Taking, Token, Untaken};
 use tokio::time::Instant;
 
-use super::context::{AcquireContext, Request};
+use super::context::AcquireContext;
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::waiter::{needed, rejection};
-use crate::base::runtime::event;
 use crate::error::{Error, HeldBy, Operation};
-use crate::names::owner::{Origin, Owner};
-use crate::redis::{Call, Still};
-use crate::script::{self, Acquired, CallError, QueuePlace};
-use crate::state::entry::Entry;
-use crate::state::hold_status::Taken;
+use crate::redis::{Answer, Call, Limit, Received, RoutedLink, Still};
+use crate::script::{self, Acquired, CallError, QueuePlace, SendOutcome};
+use crate::state::entry::{Asks, AttemptEnd, AttemptTerms, Busy, Entry, SendWay};
 
-/// The core's step for a reply that says taken.
-type TakenStep = fn(
-    &mut LockCore,
-    Time,
-    &Permit,
-    Time,
-    &mut Effects,
-) -> Result<(HoldId, Option<Token>), Rejected>;
+/// Enters an acquire. It goes the long way if there is no connection now, or it may need more than one command.
+pub(super) fn enter(
+    entry: &Arc<Entry>,
+    core: &mut LockCore,
+    asks: Asks<'_>,
+    permit: Permit,
+) -> SendWay {
+    let (shared, route) = (entry.shared(), entry.route());
+    let Some(asks) = asks(permit.waiter) else {
+        return SendWay::Nothing;
+    };
+    // Its script may ask for more keys.
+    let is_split = route.is_in_cluster() && entry.name.kind().has_faces();
+    let Some(way) = route.now().filter(|_| !is_split) else {
+        return SendWay::Long;
+    };
+    if has_a_used_field(entry, core, &permit, asks) {
+        return SendWay::Long;
+    }
+    let Some(call) = call_of(entry, &permit, asks) else {
+        return SendWay::Long;
+    };
+    let (retry, sent_at) = (shared.retry(), Instant::now());
+    let limit = Limit {
+        until: sent_at + retry.timeout,
+        silence: retry.timeout / retry.sends,
+    };
+    let (owner, op) = (permit.owner, permit.op);
+    let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
+        let entered = EnteredAcquire {
+            way_on: AcquireWay::new(Arc::clone(entry), permit, asks.clone()),
+            way,
+            call,
+            sent_at,
+        };
+        Box::new(|answer| entered.completed(answer))
+    });
+    match unflushed {
+        Some(unflushed) => {
+            core.acquire_enters(owner, op);
+            SendWay::Short(unflushed)
+        }
+        None => SendWay::Long,
+    }
+}
 
-/// The right to run one acquire for one owner. However it ends, the core hears of it: dropped after
-/// its script was sent, it leaves the rest to a release.
-pub(super) struct AcquirePermit {
+/// The next copy of an acquire. `None`: this kind of lock cannot be taken over.
+fn call_of(entry: &Entry, permit: &Permit, asks: &AttemptTerms) -> Option<Call<Acquired>> {
+    let name = entry.name_of(permit.owner);
+    let place = QueuePlace {
+        wait: permit.place_wait,
+        stays: permit.queues_up.then(|| needed(permit, asks.deadline)),
+    };
+    let place = (place, entry.shared().redis.announce());
+    let (field, lease) = (&permit.field, permit.terms.lease);
+    match &asks.from {
+        None => Some(script::acquire(name, field, permit.target, lease, place)),
+        Some(from) => script::take_over(name, field, lease, place, from),
+    }
+}
+
+/// Whether a late release of an earlier hold may remove the field of a new one: a connection was replaced
+/// without a fence since the attempt began. It then begins again, with a field of its own.
+fn has_a_used_field(entry: &Entry, core: &LockCore, permit: &Permit, asks: &AttemptTerms) -> bool {
+    let Permit { field, target, .. } = permit;
+    let is_used = *target == 1 && *field == asks.own_field && entry.route().unfenced() > 0;
+    // A hold inside another one shares its field.
+    is_used && !core.is_inside(permit)
+}
+
+/// An acquire that has entered its connection.
+struct EnteredAcquire {
+    way_on: AcquireWay,
+    way: RoutedLink,
+    call: Call<Acquired>,
+    sent_at: Instant,
+}
+
+impl EnteredAcquire {
+    /// Called while no mutex of a lock is held.
+    fn completed(self, answer: Answer) {
+        let Self {
+            mut way_on,
+            way,
+            call,
+            sent_at,
+        } = self;
+        let entry = Arc::clone(&way_on.entry);
+        let outcome = entry.route().outcome(&way, answer);
+        if let Ok(reply) = &outcome
+            && let Some(acquired) = (call.reads.decode)(reply, call.keys.len())
+        {
+            if let Some(stray) = way_on.answered(&acquired, sent_at, &way) {
+                way_on.stray = Some(stray);
+                entry.shared().runtime.spawn(way_on.run(None));
+            }
+            return;
+        }
+        let outcome = outcome.map(|reply| Received {
+            reply,
+            sent_at,
+            way,
+        });
+        let first = (SendOutcome { call, outcome }, sent_at);
+        entry.shared().runtime.spawn(way_on.run(Some(first)));
+    }
+}
+
+/// An acquire that could not go, or has not gone, the short way. However it ends, the core hears of it.
+pub(super) struct AcquireWay {
     entry: Arc<Entry>,
     permit: Permit,
-    sent: AtomicBool,
+    asks: AttemptTerms,
+    /// What stands in the way of it is a hold of this client that no owner knows of.
+    stray: Option<Box<str>>,
+    has_met_stray: bool,
     open: bool,
 }
 
-/// Whether an attempt is still its call's.
+/// Whether an acquire is still wanted when a copy of it enters its connection.
 struct StillAttempting {
     entry: Arc<Entry>,
-    permit: Permit,
+    owner: OwnerKey,
+    op: OpId,
     /// It was not when it was looked at.
     is_over: AtomicBool,
 }
 
 impl Still for StillAttempting {
     fn if_wanted(&self, enter: &mut dyn FnMut()) -> bool {
-        // Under the lock's mutex: what undoes the attempt comes behind it on the connection.
-        let is_wanted = self.entry.peek(|core| {
-            let is_wanted = core.is_attempting(&self.permit);
+        // Under the lock's mutex: what undoes the attempt comes after it on the connection.
+        let is_wanted = self.entry.step(|core, _, _| {
+            let is_wanted = core.acquire_enters(self.owner, self.op);
             if is_wanted {
                 enter();
             }
@@ -58,265 +158,154 @@ impl Still for StillAttempting {
     }
 }
 
-pub(super) enum Attempt {
-    Taken(Taken),
-    Busy(Busy),
-    /// It asks again: its call was not polled, and others wait; or its field was used before.
-    TakenOver,
-}
-
-/// The answer to an attempt that did not take the lock.
-pub(super) struct Busy {
-    pub(super) holder: Box<HeldBy>,
-    /// The lock is free, and it is the turn of that owner.
-    pub(super) is_free: bool,
-    /// Its slot is on its way to another node.
-    pub(super) is_on_the_way: bool,
-    pub(super) sent_at: Instant,
-}
-
-impl AcquirePermit {
-    pub(super) fn new(entry: Arc<Entry>, permit: Permit) -> Self {
+impl AcquireWay {
+    pub(super) fn new(entry: Arc<Entry>, permit: Permit, asks: AttemptTerms) -> Self {
         Self {
             entry,
             permit,
-            sent: AtomicBool::new(false),
+            asks,
+            stray: None,
+            has_met_stray: false,
             open: true,
         }
     }
 
-    /// Checked before each send, also after a server has refused one: a release may have undone the attempt.
-    fn still(&self) -> Arc<StillAttempting> {
-        Arc::new(StillAttempting {
-            entry: Arc::clone(&self.entry),
-            permit: self.permit.clone(),
+    pub(super) async fn run(mut self, first: Option<(SendOutcome<Acquired>, Instant)>) {
+        let entry = Arc::clone(&self.entry);
+        let still = Arc::new(StillAttempting {
+            entry: Arc::clone(&entry),
+            owner: self.permit.owner,
+            op: self.permit.op,
             is_over: AtomicBool::new(false),
-        })
+        });
+        let mut retry = entry.shared().retry();
+        let mut first = first.map(|(first, sent_at)| {
+            retry.timeout = retry.timeout.saturating_sub(sent_at.elapsed());
+            first
+        });
+        loop {
+            if let Some(stray) = self.stray.take() {
+                self.has_met_stray = true;
+                release_stray_hold(&entry, &stray).await;
+            }
+            let how = (Operation::Acquiring, retry);
+            let call = |_| self.call(&still);
+            let answer = script::call_after(first.take(), entry.route(), how, call).await;
+            let answer = match answer {
+                Ok(answer) => answer,
+                Err(error) => {
+                    return self.unanswered(still.is_over.load(Ordering::Relaxed), error);
+                }
+            };
+            self.stray = self.answered(&answer.value, answer.sent_at, &answer.way);
+            if self.stray.is_none() {
+                return;
+            }
+            retry = entry.shared().retry();
+        }
     }
 
     /// The next copy of the call, if its field was not used in the meantime.
-    fn call(&self, request: &Request<'_>, still: &Arc<StillAttempting>) -> Option<Call<Acquired>> {
-        if self.has_a_used_field(request.owner) {
+    fn call(&self, still: &Arc<StillAttempting>) -> Option<Call<Acquired>> {
+        let (entry, owner, op) = (&self.entry, self.permit.owner, self.permit.op);
+        let says = entry.peek(|core| {
+            let permit = core.acquire_says(owner, op)?;
+            (!has_a_used_field(entry, core, &permit, &self.asks)).then_some(permit)
+        });
+        let Some(mut call) = says.and_then(|permit| call_of(entry, &permit, &self.asks)) else {
             still.is_over.store(true, Ordering::Relaxed);
             return None;
-        }
-        let permit = &self.permit;
-        let name = self.entry.name_of(permit.owner);
-        let place = QueuePlace {
-            wait: permit.place_wait,
-            stays: permit
-                .queues_up
-                .then(|| needed(permit, request.wait.deadline())),
-        };
-        let place = (place, self.entry.shared().redis.announce());
-        let (field, lease) = (&permit.field, permit.terms.lease);
-        let mut call = match request.from {
-            None => script::acquire(name, field, permit.target, lease, place),
-            Some(from) => script::take_over(name, field, lease, place, from)?,
         };
         call.still = Some(Arc::clone(still) as Arc<dyn Still>);
         Some(call)
     }
 
-    /// One run of `acquire.lua`, one more if an orphaned hold of this client stood in the way.
-    pub(super) async fn attempt(
+    /// The server has answered. `Some`: a hold of this client stands in the way that no owner knows of.
+    fn answered(
         &mut self,
-        request: &Request<'_>,
-        context: &mut AcquireContext,
-    ) -> Result<Attempt, Error> {
-        let (entry, owner) = (Arc::clone(&self.entry), request.owner);
-        context.prepare(&entry).await?;
-        self.check_takes_over(request)?;
-        let shared = entry.shared();
-        self.log_re_entry(owner);
-        let mut strays = 0;
-        let still = self.still();
-        loop {
-            let answer = script::call_noting(
-                entry.route(),
-                Operation::Acquiring,
-                shared.retry(),
-                &self.sent,
-                |_| self.call(request, &still),
-            )
-            .await;
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(error) => {
-                    let is_over = still.is_over.load(Ordering::Relaxed);
-                    let failed = self.unanswered(owner, is_over, error);
-                    return failed
-                        .inspect_err(|error| AcquireContext::attempt_failed(&entry, error));
-                }
-            };
-            let sent_at = answer.sent_at;
-            match &answer.value {
-                Acquired::Taken(token) => {
-                    return self.answered(context, sent_at, *token, LockCore::taken);
-                }
-                Acquired::Outside => {
-                    return self.answered(context, sent_at, None, LockCore::taken_outside);
-                }
-                Acquired::OwnRead => return self.own_read(context),
-                Acquired::Lost => {
-                    let rejected = self.untaken(Untaken::OuterGone);
-                    return Err(rejection(&entry, self.permit.owner, rejected));
-                }
-                Acquired::NotALock(found) => {
-                    self.untaken(Untaken::NotExecuted);
-                    return Err(Error::not_a_lock(entry.name.key(), found));
-                }
-                Acquired::NoToken(found) => {
-                    // The field may be there, if its token was deleted.
-                    self.untaken(Untaken::Unknown);
-                    let key = entry.name.token().unwrap_or_else(|| entry.name.key());
-                    return Err(Error::not_a_lock(key, found));
-                }
-                Acquired::Busy { holder, .. } if strays == 0 && is_stray_hold(&entry, holder) => {
-                    strays += 1;
-                    Box::pin(release_stray_hold(&entry, holder)).await;
-                }
-                Acquired::Busy {
-                    left,
-                    holder,
-                    is_free,
-                } => {
-                    self.untaken(Untaken::Busy);
-                    let (owner, lease_left) = (holder.clone(), *left);
-                    return Ok(Attempt::Busy(Busy {
-                        holder: Box::new(HeldBy { owner, lease_left }),
-                        is_free: *is_free,
-                        is_on_the_way: answer.way.is_on_the_way(),
-                        sent_at: answer.sent_at,
-                    }));
-                }
+        acquired: &Acquired,
+        sent_at: Instant,
+        way: &RoutedLink,
+    ) -> Option<Box<str>> {
+        let (entry, owner) = (Arc::clone(&self.entry), self.permit.owner);
+        match acquired {
+            Acquired::Taken(token) => self.taken(sent_at, *token, false),
+            Acquired::Outside => self.taken(sent_at, None, true),
+            Acquired::OwnRead => self.ends(Untaken::OwnRead, |_| AttemptEnd::OwnRead),
+            Acquired::Lost => self.ends(Untaken::OuterGone, |rejected| {
+                AttemptEnd::Failed(rejection(&entry, owner, rejected))
+            }),
+            Acquired::NotALock(found) => {
+                let error = Error::not_a_lock(entry.name.key(), found);
+                self.ends(Untaken::NotExecuted, |_| AttemptEnd::Failed(error));
+            }
+            Acquired::NoToken(found) => {
+                // The field may be there, if its token was deleted.
+                let key = entry.name.token().unwrap_or_else(|| entry.name.key());
+                let error = Error::not_a_lock(key, found);
+                self.ends(Untaken::Unknown, |_| AttemptEnd::Failed(error));
+            }
+            Acquired::Busy { holder, .. }
+                if !self.has_met_stray && is_stray_hold(&entry, holder) =>
+            {
+                return Some(holder.as_str().into());
+            }
+            Acquired::Busy {
+                left,
+                holder,
+                is_free,
+            } => {
+                let (owner, lease_left) = (holder.clone(), *left);
+                let busy = Busy {
+                    holder: Box::new(HeldBy { owner, lease_left }),
+                    is_free: *is_free,
+                    is_on_the_way: way.is_on_the_way(),
+                    sent_at,
+                };
+                self.ends(Untaken::Busy, |_| AttemptEnd::Busy(busy));
             }
         }
-    }
-
-    /// An owner that already holds the lock has nothing to take over.
-    fn check_takes_over(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        if request.from.is_none() || self.permit.target == 1 {
-            return Ok(());
-        }
-        self.untaken(Untaken::NotExecuted);
-        let (owner, held) = (self.permit.owner, Rejected::AlreadyHeld);
-        Err(rejection(&self.entry, owner, held))
-    }
-
-    fn log_re_entry(&self, owner: &Owner) {
-        if self.permit.target > 1 && owner.origin() == Origin::Task {
-            let lock = self.entry.name.given();
-            event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
-        }
+        None
     }
 
     /// The server has given it to the owner.
-    fn answered(
-        &mut self,
-        context: &mut AcquireContext,
-        sent_at: Instant,
-        token: Option<Token>,
-        step: TakenStep,
-    ) -> Result<Attempt, Error> {
-        context.taken(&self.permit, sent_at);
-        let sent_at = self.entry.shared().clock.time(sent_at);
-        let taken = self.taken(sent_at, token, step)?;
-        Ok(taken.map_or(Attempt::TakenOver, Attempt::Taken))
-    }
-
-    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that
-    /// has not helped, another client has this owner too.
-    fn own_read(&mut self, context: &mut AcquireContext) -> Result<Attempt, Error> {
-        self.untaken(Untaken::OwnRead);
-        match std::mem::replace(&mut context.has_found_own_read, true) {
-            true => Err(rejection(&self.entry, self.permit.owner, Rejected::OwnRead)),
-            false => {
-                context.answered(&self.entry);
-                Ok(Attempt::TakenOver)
-            }
-        }
-    }
-
-    /// Passed over after it was sent, it fails like each other attempt: if it took its place again, it would for ever
-    /// while its server does not answer.
-    fn unanswered(
-        &mut self,
-        owner: &Owner,
-        is_over: bool,
-        error: CallError,
-    ) -> Result<Attempt, Error> {
-        let asks_again = is_over || self.has_a_used_field(owner);
-        self.untaken(match error.maybe_executed {
-            true => Untaken::Unknown,
-            false => Untaken::NotExecuted,
-        });
-        match asks_again {
-            true => Ok(Attempt::TakenOver),
-            false => Err(error.error),
-        }
-    }
-
-    /// Whether a late release of an earlier hold may remove the field of a new one: a connection was replaced
-    /// without a fence since the attempt began. It then begins again, with a field of its own.
-    fn has_a_used_field(&self, owner: &Owner) -> bool {
-        let Permit { field, target, .. } = &self.permit;
-        let is_used = *target == 1 && field == owner.field() && self.entry.route().unfenced() > 0;
-        // A hold inside another one shares its field.
-        is_used && !self.entry.peek(|core| core.is_inside(&self.permit))
-    }
-
-    /// The hold that was handed over to this call.
-    pub(super) fn granted(
-        entry: &Arc<Entry>,
-        permit: Permit,
-        sent_at: Time,
-        context: &mut AcquireContext,
-    ) -> Result<Option<Taken>, Error> {
-        let mut permit = Self::new(Arc::clone(entry), permit);
-        let sent = entry.shared().clock.instant(sent_at);
-        context.taken(&permit.permit, sent);
-        permit.taken(sent_at, None, LockCore::taken)
-    }
-
-    /// A hold, unless the attempt was taken over from its call.
-    fn taken(
-        &mut self,
-        sent_at: Time,
-        token: Option<Token>,
-        step: TakenStep,
-    ) -> Result<Option<Taken>, Error> {
+    fn taken(&mut self, sent_at: Instant, token: Option<Token>, is_outside: bool) {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = entry.step_to_hold((permit.waiter, token), |core, now, out| {
-            step(core, now, permit, sent_at, out)
+        let taken = (entry.shared().clock.time(sent_at), token);
+        entry.take(permit, |core, now, out| {
+            let taking = core.acquired(now, permit, taken, is_outside, out);
+            let late = || AttemptEnd::Failed(rejection(entry, permit.owner, Rejected::TooLate));
+            (taking == Taking::TooLate).then(late)
         });
-        match taken {
-            Ok(taken) => Ok(Some(taken)),
-            Err(Rejected::TakenOver) => Ok(None),
-            Err(rejected) => Err(rejection(entry, self.permit.owner, rejected)),
-        }
     }
 
-    fn untaken(&mut self, outcome: Untaken) -> Rejected {
+    /// An acquire without an answer fails, unless it was never to be sent.
+    fn unanswered(mut self, is_over: bool, error: CallError) {
+        let (entry, permit) = (Arc::clone(&self.entry), self.permit.clone());
+        let is_used = entry.peek(|core| has_a_used_field(&entry, core, &permit, &self.asks));
+        let untaken = match error.maybe_executed {
+            true => Untaken::Unknown,
+            false => Untaken::NotExecuted,
+        };
+        if is_over || is_used {
+            return self.ends(untaken, |_| AttemptEnd::AsksAgain);
+        }
+        AcquireContext::attempt_failed(&entry, &error.error);
+        self.ends(untaken, |_| AttemptEnd::Failed(error.error));
+    }
+
+    fn ends(&mut self, untaken: Untaken, end: impl FnOnce(Rejected) -> AttemptEnd) {
         self.open = false;
-        let permit = &self.permit;
-        self.entry
-            .step(|core, now, out| core.untaken(now, permit, outcome, out))
+        self.entry.end_attempt(&self.permit, untaken, end);
     }
 }
 
-impl Drop for AcquirePermit {
+impl Drop for AcquireWay {
     fn drop(&mut self) {
-        // Cancel safety: a script that was handed over is executed although no call waits for it any
-        // more.
+        // Its runtime has ended.
         if self.open {
-            let sent = self.sent.load(Ordering::Acquire);
-            self.untaken(if sent {
-                Untaken::Unknown
-            } else {
-                Untaken::NotExecuted
-            });
+            self.ends(Untaken::Unknown, |_| AttemptEnd::Failed(Error::NoRuntime));
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_core::{Face, Order, Permit, Terms};
+use redisson_lock_core::{Claimed, Face, Order, Rejected, Terms};
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
+use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
 use crate::base::runtime::event;
 use crate::error::{Error, Operation};
-use crate::names::owner::Owner;
+use crate::names::owner::{Origin, Owner};
 use crate::names::try_lock::TryLock;
 use crate::script;
 use crate::state::entry::Entry;
@@ -35,12 +35,26 @@ impl Request<'_> {
             Some(_) => Order::First,
             None => self.wait.order(),
         };
-        Waiter::new(&self.entry, owner, *self.terms, (self.wait, order))
+        Waiter::new(
+            &self.entry,
+            owner,
+            *self.terms,
+            (self.wait, order),
+            self.from,
+        )
     }
 
     /// See [`Entry::catches_up`].
     pub(super) fn catches_up(&self) -> Option<Duration> {
         self.entry.catches_up(self.wait, self.began)
+    }
+
+    /// Of an acquire that went to this count.
+    pub(super) fn log_re_entry(&self, target: u32) {
+        if target > 1 && self.owner.origin() == Origin::Task {
+            let (lock, owner) = (self.entry.name.given(), self.owner);
+            event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
+        }
     }
 
     /// As `catches_up`, for a call that goes no further by itself.
@@ -106,10 +120,11 @@ impl AcquireContext {
         }
     }
 
-    /// Before an attempt.
-    pub(super) fn note_attempt(&mut self) {
-        self.attempts += 1;
-        self.asked_at = Some(Instant::now());
+    /// Notes the acquires of a waiter.
+    pub(super) fn note_asked(&mut self, waiter: &mut Waiter) {
+        let (acquires, asked_at) = waiter.take_asked();
+        self.attempts += acquires;
+        self.asked_at = asked_at.or(self.asked_at);
     }
 
     /// Logs what became of the call. An error is its caller's to log.
@@ -146,10 +161,11 @@ impl AcquireContext {
         }
     }
 
-    /// After a taking that was sent then.
-    pub(super) fn taken(&mut self, permit: &Permit, sent_at: Instant) {
+    /// A hold has begun.
+    pub(super) fn taken(&mut self, claimed: &Claimed, entry: &Entry) {
         if let Some(confirming) = &mut self.confirming {
-            confirming.taken(sent_at, permit.terms.lease);
+            let sent_at = entry.shared().clock.instant(claimed.sent_at);
+            confirming.taken(sent_at, claimed.lease);
         }
     }
 
@@ -160,6 +176,17 @@ impl AcquireContext {
         if let Some(retries) = &mut self.retries {
             retries.answered();
         }
+    }
+
+    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that has not
+    /// helped, another client has this owner too.
+    pub(super) fn own_read(&mut self, request: &Request<'_>) -> Result<(), Error> {
+        if std::mem::replace(&mut self.has_found_own_read, true) {
+            let owner = request.owner.key(request.face);
+            return Err(rejection(&request.entry, owner, Rejected::OwnRead));
+        }
+        self.answered(&request.entry);
+        Ok(())
     }
 
     /// After an attempt, or a wait for one, that failed: pauses; or hands the error back, if it does not pass or there is no time left.
@@ -180,8 +207,11 @@ impl AcquireContext {
     pub(super) fn not_in_time<G>(
         &mut self,
         request: &Request<'_>,
-        waiter: Option<&mut Waiter>,
+        mut waiter: Option<&mut Waiter>,
     ) -> Result<TryLock<G>, Error> {
+        if let Some(waiter) = &mut waiter {
+            self.note_asked(waiter);
+        }
         let confirming = self.confirming.as_deref();
         if let Some(error) = confirming.and_then(|check| check.unconfirmed(&request.entry)) {
             return Err(error);

@@ -3,11 +3,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use redisson_lock_core::{Face, LeaseKind, LossReason, Order, Terms};
+use redisson_lock_core::{Face, LeaseKind, Order, Terms};
 use tokio::time::Instant;
 
-use super::attempt::AcquirePermit;
-use super::context::{AcquireContext, CallStage};
 use super::waiter::{Next, Wait, Waiter};
 use super::{Lock, LockGuard};
 use crate::error::{Error, Operation};
@@ -72,25 +70,16 @@ impl<K> LockGuard<K> {
         }
         // Dropped after the release: what was handed to it is released too.
         let wait = (Wait::Forever, Order::Queued);
-        let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait);
+        let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait, None);
         self.hand_to(waiter.id()).await?;
-        let permit = match waiter.next(Some(Instant::now())).await? {
-            Some(Next::Granted(permit, sent_at)) => (permit, sent_at),
+        let next = waiter.next(Some(Instant::now()), || 0, || true).await?;
+        let Some(Next::Hold(claimed, status)) = next else {
             // It was released in the meantime: the client closes.
-            other => {
-                if let Some(Next::Attempt(permit)) = other {
-                    drop(AcquirePermit::new(Arc::clone(&entry), permit));
-                }
-                let text = "the write hold could only be released";
-                return Err(entry
-                    .route()
-                    .no_answer(Operation::Acquiring, text)
-                    .about(entry.name.given()));
-            }
+            let text = "the write hold could only be released";
+            let error = entry.route().no_answer(Operation::Acquiring, text);
+            return Err(error.about(entry.name.given()));
         };
-        let mut context = AcquireContext::new(None, CallStage::Only);
-        let taken = AcquirePermit::granted(&entry, permit.0, permit.1, &mut context)?;
-        let taken = taken.ok_or_else(|| entry.lost(write, LossReason::Gone))?;
+        let taken = (claimed.hold, status);
         Ok(read.guard(&entry, (owner, Face::Read), taken))
     }
 

@@ -197,7 +197,7 @@ impl<K> Lock<K> {
     pub(crate) fn place(&self) -> Result<MemberPlace, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
         let owner = owner.key(self.kind.face());
-        let (id, notify) = entry.enqueue(owner, Order::Queued, self.terms()?);
+        let (id, notify) = entry.enqueue(owner, Order::Queued, self.terms()?, None);
         Ok(MemberPlace { entry, id, notify })
     }
 }

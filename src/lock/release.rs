@@ -7,7 +7,7 @@
 //! polled.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use redisson_lock_core::{
     Effects, Ending, Face, FailedSend, HoldId, LockCore, LossReason, OpId, OwnerKey, ReleaseAnswer,
@@ -17,14 +17,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
 use tokio::time::Instant;
 
-mod entered;
+pub(super) mod entered;
 
 use super::leave::leave;
 use crate::base::runtime::event;
 use crate::error::{Error, Operation};
 use crate::redis::{BackgroundClass, Call};
 use crate::script::{self, CallError, Released, RetryPolicy, ScriptAnswer, SendOutcome};
-use crate::state::entry::{BegunUnlock, Entry, Releases, Settled};
+use crate::state::entry::{BegunUnlock, Entry, Settled};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -161,7 +161,7 @@ async fn send(
     loop {
         let timeout = limit.saturating_duration_since(Instant::now());
         let retry = RetryPolicy { timeout, ..retry };
-        let (mut passes, sent) = (false, AtomicBool::new(false));
+        let mut passes = false;
         let first = first.take().map(|first| {
             passes = first.passes;
             first.sent
@@ -177,7 +177,7 @@ async fn send(
             passes = matches!(said, ReleaseSend::Pass { .. });
             Some(call_of(entry, owner, field, said))
         };
-        let error = match script::call_after(first, route, (doing, retry), &sent, call).await {
+        let error = match script::call_after(first, route, (doing, retry), call).await {
             // Nothing was moved: the lock is released instead.
             Ok(ScriptAnswer {
                 value: Released::NoToken,
@@ -283,15 +283,9 @@ fn release_answer(entry: &Entry, released: &Released, sent_at: Instant) -> Relea
     }
 }
 
-/// How releases are sent.
-pub(crate) const RELEASES: Releases = Releases {
-    enter: entered::enter,
-    long_way: |entry, owner, id| Box::pin(LongWay::new(entry, owner, id).run(None)),
-};
-
 /// A send of a release that could not go, or has not gone, the short way. Dropped with its runtime, or before it could be
 /// spawned, it says so to the core: the lease frees the lock.
-struct LongWay {
+pub(super) struct LongWay {
     entry: Arc<Entry>,
     owner: OwnerKey,
     id: OpId,
@@ -299,14 +293,14 @@ struct LongWay {
 }
 
 /// What became of the send that was entered by a step.
-struct FirstSend {
+pub(super) struct FirstSend {
     step: ReleaseStep,
     sent: SendOutcome<Released>,
     passes: bool,
 }
 
 impl LongWay {
-    fn new(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Self {
+    pub(super) fn new(entry: Arc<Entry>, owner: OwnerKey, id: OpId) -> Self {
         let open = true;
         Self {
             entry,
@@ -316,7 +310,7 @@ impl LongWay {
         }
     }
 
-    async fn run(mut self, mut first: Option<FirstSend>) {
+    pub(super) async fn run(mut self, mut first: Option<FirstSend>) {
         let mut place = None;
         loop {
             let step = first.as_ref().map(|first| first.step.clone());

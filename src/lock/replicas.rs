@@ -103,17 +103,24 @@ impl ReplicaCheck {
         Ok(())
     }
 
-    /// The next step of a call, which may be to take a hold that was handed over.
+    /// What a call has come to, which may be a hold that was handed over. It begins no acquire while its connection is
+    /// replaced.
     pub(super) async fn next(
         &mut self,
         waiter: &mut Waiter,
         deadline: Option<Instant>,
+        has_heard: impl Fn() -> u64,
     ) -> Result<Option<Next>, Error> {
         let entry = Arc::clone(waiter.entry());
         self.prepare(&entry).await?;
+        let (replica_route, confirmer) = (self.replica_route(&entry), self.confirmer.clone());
+        let is_ready = || {
+            let confirmer = confirmer.as_ref();
+            confirmer.is_some_and(|confirmer| confirmer.is_current(replica_route))
+        };
         tokio::select! {
             biased;
-            next = waiter.next(deadline) => next,
+            next = waiter.next(deadline, has_heard, is_ready) => next,
             never = self.follow(&entry) => match never {},
         }
     }

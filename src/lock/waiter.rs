@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock_core::{
-    Admission, Face, Order, OwnerKey, Permit, Rejected, Terms, Time, WaiterId,
+    Admission, Claimed, Face, Order, OwnerKey, Permit, Rejected, Terms, WaiterId,
 };
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -21,7 +21,8 @@ use crate::redis::SendError;
 use crate::redis::channels::Subscription;
 use crate::script;
 use crate::state::bounds::LEASE_MAX;
-use crate::state::entry::Entry;
+use crate::state::entry::{AttemptEnd, AttemptTerms, CallFinds, Entry};
+use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
 /// A call that wants the lock; it leaves the queue when it is dropped.
@@ -41,6 +42,12 @@ pub(super) struct Waiter {
     found: Option<Box<HeldBy>>,
     /// It was no holder, but the owner whose turn it is.
     found_free: bool,
+    /// An acquire of it is under way.
+    is_asking: bool,
+    /// How many there have been since this was asked last, and when the latest began.
+    asked: (u32, Option<Instant>),
+    /// What it had heard before that.
+    heard: u64,
 }
 
 impl Waiter {
@@ -49,8 +56,14 @@ impl Waiter {
         (owner, face): (&Owner, Face),
         terms: Terms,
         (wait, order): (Wait, Order),
+        from: Option<&Arc<str>>,
     ) -> Self {
-        let (id, notify) = entry.enqueue(owner.key(face), order, terms);
+        let asks = AttemptTerms {
+            deadline: wait.deadline(),
+            own_field: Arc::clone(owner.field()),
+            from: from.cloned(),
+        };
+        let (id, notify) = entry.enqueue(owner.key(face), order, terms, Some(asks));
         Self {
             entry: Arc::clone(entry),
             id,
@@ -62,6 +75,9 @@ impl Waiter {
             has_no_end: matches!(wait, Wait::Forever),
             found: None,
             found_free: false,
+            is_asking: false,
+            asked: (0, None),
+            heard: 0,
         }
     }
 
@@ -91,16 +107,40 @@ impl Waiter {
         name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
     }
 
-    /// Waits until this call may talk to Redis, or is handed the lock. `None`: others queue, and it does not wait, or no
-    /// longer.
-    pub(super) async fn next(&mut self, deadline: Option<Instant>) -> Result<Option<Next>, Error> {
+    /// Waits until the lock is granted to this call, or an acquire of it has ended without it. `None`: others queue, and it
+    /// does not wait, or no longer. `has_heard`: how much it has heard by now. `is_ready`: whether it may begin an acquire.
+    pub(super) async fn next(
+        &mut self,
+        deadline: Option<Instant>,
+        has_heard: impl Fn() -> u64,
+        is_ready: impl Fn() -> bool,
+    ) -> Result<Option<Next>, Error> {
         let (mut behind_since, mut looks_at, mut look) = (None, None, None);
         loop {
-            let (limit, behind) = match self.admit()? {
-                Admission::Permit(permit) => return Ok(Some(Next::Attempt(permit))),
-                Admission::Granted(permit, sent_at) => {
-                    return Ok(Some(Next::Granted(permit, sent_at)));
+            if !self.is_asking {
+                if !is_ready() {
+                    return Ok(Some(Next::Prepare));
                 }
+                // Before the acquire: whatever is heard from here on puts a "busy" out of date.
+                self.heard = has_heard();
+            }
+            let admission = match self.ask()? {
+                CallFinds::Hold(claimed, status) => return Ok(Some(Next::Hold(claimed, status))),
+                CallFinds::Ended(end) => {
+                    self.is_asking = false;
+                    return Ok(Some(Next::Ended(end)));
+                }
+                CallFinds::Admission(admission) => admission,
+            };
+            self.note_asking(admission == Admission::Sent);
+            let (limit, behind) = match admission {
+                // Its answer has a limit, which its connection keeps.
+                Admission::Sent => {
+                    self.notify.notified().await;
+                    continue;
+                }
+                // It was granted in the step that has just ended what was in its way.
+                Admission::Granted => continue,
                 Admission::Queued { again } => {
                     behind_since = None;
                     looks_at = looks_at.or_else(|| self.has_no_end.then(|| self.next_look()));
@@ -154,18 +194,34 @@ impl Waiter {
         Instant::now() + self.entry.shared().command_timeout()
     }
 
-    fn admit(&self) -> Result<Admission, Error> {
+    fn note_asking(&mut self, is_asking: bool) {
+        if !std::mem::replace(&mut self.is_asking, is_asking) && is_asking {
+            self.asked = (self.asked.0 + 1, Some(Instant::now()));
+        }
+    }
+
+    /// The acquires since this was asked last, and when the latest began.
+    pub(super) fn take_asked(&mut self) -> (u32, Option<Instant>) {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// What it had heard before its latest acquire.
+    pub(super) fn heard(&self) -> u64 {
+        self.heard
+    }
+
+    fn ask(&self) -> Result<CallFinds, Error> {
         // Before the field is chosen: one that was used before a later reconnect counts as older than that.
         let reconnects = self.entry.route().unfenced();
         let field = field(&self.entry, &self.owner);
         let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.key());
-        let admission = self.entry.step(|core, now, out| {
+        let found = self.entry.ask(self.id, |core, now, out| {
             if !has_queue {
                 return core.admit(now, self.id, &field, out);
             }
             core.admit_to_place(now, (self.id, owner), &field, reconnects, out)
         });
-        admission.map_err(|rejected| rejection(&self.entry, owner, rejected))
+        found.map_err(|rejected| rejection(&self.entry, owner, rejected))
     }
 
     pub(super) fn note_found(&mut self, busy: Box<HeldBy>, is_free: bool) {
@@ -214,6 +270,10 @@ impl Waiter {
         let until = clock.time(limit);
         self.entry
             .step(|core, now, out| core.waits(now, self.id, until, out));
+        // It may have been woken for that while its acquire was under way.
+        if self.has_reason_to_retry() {
+            return;
+        }
         let heard = async || match listening {
             Some(listening) => listening.changed_since(before).await,
             None => std::future::pending().await,
@@ -263,11 +323,13 @@ impl Waiter {
     }
 }
 
-/// The next step of a waiter whose turn has come.
+/// What a waiter has come to.
 pub(super) enum Next {
-    Attempt(Permit),
-    /// The lock is there, since then: another caller of this client has handed it over.
-    Granted(Permit, Time),
+    Hold(Claimed, Arc<HoldStatus>),
+    /// Its acquire has ended without the lock.
+    Ended(AttemptEnd),
+    /// It is to be made ready for an acquire.
+    Prepare,
 }
 
 impl Drop for Waiter {
@@ -307,7 +369,7 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
             lock: lock.to_string(),
         },
         Rejected::TooLate => late("the lease was already over; use a longer one"),
-        Rejected::TakenOver => late("the call was not polled; poll its future until it is ready"),
+        Rejected::GivenBack => late("the call was not polled; poll its future until it is ready"),
     }
 }
 

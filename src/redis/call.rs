@@ -56,6 +56,8 @@ pub(crate) struct Call<T> {
     pub(crate) announced: Option<(Arc<str>, Announce)>,
     /// Asked at each send, the first and those after a refusal: whether there is still a reason for the call.
     pub(crate) still: Option<Arc<dyn Still>>,
+    /// Its server does not know the script: it is sent with its text.
+    pub(crate) is_unknown: bool,
     pub(crate) reads: Reads<T>,
 }
 

@@ -1,13 +1,14 @@
 //! Running a script: the one place where it is sent again. The call itself is plain data, see `redis/call.rs`.
 
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::refused::refused;
 use crate::error::{Cause, Error, Operation, RefusalKind};
-use crate::redis::{Arg, Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError, wanted_in};
+use crate::redis::{
+    Arg, Call, Limit, OUTDATED, Received, Route, RoutedLink, SendError, not_reached, wanted_in,
+};
 
 /// A reply, with what is needed to judge it.
 pub(crate) struct ScriptAnswer<T> {
@@ -38,29 +39,16 @@ pub(crate) struct RetryPolicy {
 ///
 /// Each send is built when it goes out, from the state at that moment. `None`: there is no reason for it
 /// any more.
+///
+/// On the heap: a caller that only waits for a lock would keep the room for it.
 pub(crate) async fn call<T: 'static>(
     route: Route<'_>,
     while_doing: Operation,
     retry: RetryPolicy,
     mut build: impl FnMut() -> Option<Call<T>>,
 ) -> Result<ScriptAnswer<T>, CallError> {
-    let (sent, build) = (AtomicBool::new(false), |_| build());
-    call_noting(route, while_doing, retry, &sent, build).await
-}
-
-/// [`call`] for a caller that must know, when its future is dropped, whether anything was sent: `sent`
-/// is set before the first send is handed to the connection. From then on it will be executed, unless the connection
-/// ends before it is written. `build` learns that of the send before: it was certainly not executed.
-///
-/// On the heap: a caller that only waits for a lock would keep the room for it.
-pub(crate) async fn call_noting<T: 'static>(
-    route: Route<'_>,
-    while_doing: Operation,
-    retry: RetryPolicy,
-    sent: &AtomicBool,
-    build: impl FnMut(bool) -> Option<Call<T>>,
-) -> Result<ScriptAnswer<T>, CallError> {
-    Box::pin(call_after(None, route, (while_doing, retry), sent, build)).await
+    let build = |_| build();
+    Box::pin(call_after(None, route, (while_doing, retry), build)).await
 }
 
 /// A send, and what became of it.
@@ -69,23 +57,24 @@ pub(crate) struct SendOutcome<T> {
     pub(crate) outcome: Result<Received, SendError>,
 }
 
-/// [`call_noting`] without a box of its own, for a task that is on the heap already; perhaps after a first send.
+/// [`call`] for a task that is on the heap already; perhaps after a first send. `build` learns that of the send before: it was
+/// certainly not executed.
 pub(crate) async fn call_after<T: 'static>(
     first: Option<SendOutcome<T>>,
     route: Route<'_>,
     (while_doing, retry): (Operation, RetryPolicy),
-    sent: &AtomicBool,
     mut build: impl FnMut(bool) -> Option<Call<T>>,
 ) -> Result<ScriptAnswer<T>, CallError> {
     // Not executed, and to be sent where that leads to, or in another form.
-    let follows = |sent: &SendOutcome<T>| match &sent.outcome {
-        Err(SendError::Refused(cause)) => route.follows(cause.refusal.as_ref()),
-        _ => false,
+    let (mut first, mut followed) = match first {
+        Some(SendOutcome {
+            call,
+            outcome: Err(SendError::Refused(cause)),
+        }) if route.follows(cause.refusal.as_ref()) => (None, Some((call, cause))),
+        first => (first, None),
     };
-    let is_to_follow = first.as_ref().is_some_and(follows);
-    let mut first = first.filter(|_| !is_to_follow);
     let start = Instant::now();
-    let (mut repeated, mut unwritten) = (false, is_to_follow);
+    let (mut repeated, mut unwritten) = (false, followed.is_some());
     let mut nth = 1;
     // Half of the time is for detecting that a connection is dead, the other half for its
     // replacement.
@@ -99,9 +88,7 @@ pub(crate) async fn call_after<T: 'static>(
             None => {
                 let way = match route.ready(limit.until).await {
                     Ok(way) => way,
-                    Err(error) => {
-                        return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
-                    }
+                    Err(error) => return Err(unready(error, followed, while_doing, repeated)),
                 };
                 // Built only when it can be sent: a call that had waited for a connection would carry a
                 // stale count.
@@ -113,8 +100,12 @@ pub(crate) async fn call_after<T: 'static>(
                     let error = SendError::NotSent(source);
                     return Err(final_error(None::<&Call<T>>, while_doing, error, repeated));
                 };
+                let followed = followed.take();
+                let lacks_script =
+                    |(_, cause): (_, Box<Cause>)| cause.refusal == Some(RefusalKind::NoScript);
+                call.is_unknown = followed.is_some_and(lacks_script);
                 let follow = Follow::Redirects;
-                let outcome = exchange(route, way, &mut call, limit, sent, follow).await;
+                let outcome = exchange(route, way, &mut call, limit, follow).await;
                 SendOutcome { call, outcome }
             }
         };
@@ -139,6 +130,23 @@ pub(crate) async fn call_after<T: 'static>(
     }
 }
 
+/// The error of a send for which there is no connection, perhaps after one that was refused and is to follow.
+fn unready<T>(
+    error: SendError,
+    followed: Option<(Call<T>, Box<Cause>)>,
+    while_doing: Operation,
+    earlier: bool,
+) -> CallError {
+    match (error, followed) {
+        (SendError::NotSent(_), Some((call, cause)))
+            if cause.refusal != Some(RefusalKind::NoScript) =>
+        {
+            final_error(Some(&call), while_doing, not_reached(cause), earlier)
+        }
+        (error, _) => final_error(None::<&Call<T>>, while_doing, error, earlier),
+    }
+}
+
 /// Sends a script to the server of its lock, and never again: without an answer it may have been executed.
 ///
 /// It is built when it goes out. `None`: there is no reason for it any more.
@@ -159,8 +167,7 @@ pub(crate) async fn call_once<T: 'static>(
     let Some(mut call) = build() else {
         return Ok(None);
     };
-    let sent = AtomicBool::new(false);
-    match exchange(route, way, &mut call, limit, &sent, Follow::Redirects).await {
+    match exchange(route, way, &mut call, limit, Follow::Redirects).await {
         Ok(received) => answered(&call, received).map(Some),
         Err(error) => Err(final_error(Some(&call), while_doing, error, false)),
     }
@@ -178,8 +185,7 @@ pub(crate) async fn call_there<T: 'static>(
         until: Instant::now() + timeout,
         silence: timeout,
     };
-    let sent = AtomicBool::new(false);
-    match exchange(route, way, &mut call, limit, &sent, Follow::Nothing).await {
+    match exchange(route, way, &mut call, limit, Follow::Nothing).await {
         Ok(received) => answered(&call, received),
         Err(error) => Err(final_error(Some(&call), while_doing, error, false)),
     }
@@ -203,7 +209,6 @@ async fn exchange<T: 'static>(
     mut way: RoutedLink,
     call: &mut Call<T>,
     limit: Limit,
-    sent: &AtomicBool,
     follow: Follow,
 ) -> Result<Received, SendError> {
     if !route.is_in_cluster() {
@@ -217,8 +222,8 @@ async fn exchange<T: 'static>(
     }
     loop {
         let received = match follow {
-            Follow::Redirects => route.run(way, call, limit, sent).await?,
-            Follow::Nothing => route.run_there(way, call, limit, sent).await?,
+            Follow::Redirects => route.run(way, call, limit).await?,
+            Follow::Nothing => route.run_there(way, call, limit).await?,
         };
         let Some(others) = &mut call.others else {
             return Ok(received);

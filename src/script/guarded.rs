@@ -55,6 +55,7 @@ pub(crate) fn guarded(
         args,
         announced: None,
         still: Some(still),
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::List(items) => decode(items),
             _ => None,

@@ -61,6 +61,7 @@ pub(crate) fn inspect(name: &LockName, with_clock: bool) -> Call<Inspected> {
             .collect(),
         announced: None,
         still: None,
+        is_unknown: false,
         reads: match name.kind().has_faces() {
             true => reads!(|reply, _| match reply {
                 Reply::List(items) if !matches!(items.len(), 2 | 6) => None,
@@ -86,6 +87,7 @@ pub(crate) fn inspect_with_token(name: &LockName) -> Option<Call<Inspected>> {
         args: SmallVec::new(),
         announced: None,
         still: None,
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::List(items) if items.len() == 4 => None,
             reply => inspected(reply),

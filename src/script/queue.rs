@@ -32,6 +32,7 @@ pub(crate) fn leave(
         args,
         announced: sharded(name, announce),
         still: None,
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::List(items) => items.iter().map(left).collect::<Option<Vec<_>>>(),
             _ => None,
@@ -59,6 +60,7 @@ pub(crate) fn inspect_queue(name: &LockName) -> Option<Call<Result<Vec<Queued>, 
         args: SmallVec::new(),
         announced: None,
         still: None,
+        is_unknown: false,
         reads: reads!(|reply, _| match reply {
             Reply::Nil => Some(Ok(Vec::new())),
             Reply::List(items) => match items.as_slice() {

@@ -8,6 +8,8 @@
 //! The table has weak references. An entry exists while a call or a guard refers to it, and keeps
 //! itself while its core remembers an owner: a detached hold or a release needs no other reference.
 
+mod attempts;
+mod calls;
 mod latest;
 mod leavers;
 mod unlocks;
@@ -18,8 +20,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use redisson_lock_core::small_map::SmallMap;
 use redisson_lock_core::{
-    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, Order,
-    OwnerKey, Terms, Time, Token, Unlocked, WaiterId,
+    Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, OwnerKey,
+    Time, Unlocked, WaiterId,
 };
 use smallvec::SmallVec;
 use tokio::sync::{Notify, oneshot};
@@ -35,9 +37,11 @@ use crate::state::hold_status::HoldStatus;
 use crate::state::measure;
 use crate::state::shared::Shared;
 
+use attempts::CallCells;
+pub(crate) use attempts::{AttemptEnd, AttemptTerms, Busy, CallFinds};
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
-pub(crate) use unlocks::{BegunUnlock, Job, Releases, SendWay};
+pub(crate) use unlocks::{Asks, BegunUnlock, Job, SendWay, Sends};
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -46,17 +50,17 @@ pub(crate) struct Locks {
     pub(crate) table: Table<Entry, ByKey>,
     /// Owners that leave the queue of a fair lock, by lock, while a task sends for all.
     leavers: Mutex<BTreeMap<usize, Vec<Leaver>>>,
-    releases: Releases,
+    sends: Sends,
 }
 
 impl Locks {
-    pub(crate) fn new(shared: Arc<Shared>, releases: Releases) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, sends: Sends) -> Self {
         Self {
             shared,
             timers: Timers::new(),
             table: Table::default(),
             leavers: Mutex::default(),
-            releases,
+            sends,
         }
     }
 
@@ -126,7 +130,7 @@ struct Facts {
     core: LockCore,
     /// The objects that the core's numbers stand for: holds and waiters.
     holds: SmallMap<HoldId, HoldCells>,
-    waiters: SmallMap<WaiterId, Arc<Notify>>,
+    calls: SmallMap<WaiterId, CallCells>,
     /// Of timers that are set: see `timers.rs`.
     timers: SmallMap<OwnerKey, TimerPlace>,
     /// Itself, while the core remembers an owner.
@@ -146,7 +150,7 @@ impl Facts {
         Self {
             core,
             holds: SmallMap::default(),
-            waiters: SmallMap::default(),
+            calls: SmallMap::default(),
             timers: SmallMap::default(),
             self_ref: None,
         }
@@ -277,18 +281,20 @@ impl Entry {
         let now = self.shared().clock.now();
         let counted = state.core.counts();
         let answer = run(&mut state, now, &mut deferred.effects);
-        self.enter_releases(&mut state.core, now, deferred);
+        self.enter_sends(&mut state, now, deferred);
         self.record_facts(&mut state, counted, deferred);
         answer
     }
 
     /// Enters what a step sends into its connection, in its order: it comes behind whatever an earlier step has sent for
     /// its owners.
-    fn enter_releases(self: &Arc<Self>, core: &mut LockCore, now: Time, deferred: &mut Deferred) {
+    fn enter_sends(self: &Arc<Self>, state: &mut Facts, now: Time, deferred: &mut Deferred) {
         let out = &mut deferred.effects;
         while !out.sends.is_empty() {
             for (owner, op) in std::mem::take(&mut out.sends) {
-                match (self.locks.releases.enter)(self, (core, now, out), owner, op) {
+                let Facts { core, calls, .. } = state;
+                let asks = |call: WaiterId| calls.get(&call)?.asks.as_ref();
+                match (self.locks.sends.enter)(self, (core, now, out), &asks, (owner, op)) {
                     SendWay::Short(unflushed) => deferred.unflushed.push(unflushed),
                     SendWay::Long => deferred.long_ways.push((owner, op)),
                     SendWay::Nothing => {}
@@ -312,8 +318,10 @@ impl Entry {
             }
         }
         for waiter in &effects.woken {
-            if let Some(woken) = state.waiters.get(waiter) {
-                deferred.woken.push(Arc::clone(woken));
+            if let Some(cells) = state.calls.get(waiter)
+                && (cells.end.is_some() || !state.core.awaits_answer(*waiter))
+            {
+                deferred.woken.push(Arc::clone(&cells.notify));
             }
         }
         for (hold, outcome) in &effects.unlocked {
@@ -372,7 +380,7 @@ impl Entry {
             isolated(|| shared.tally.announce());
         }
         for (owner, op) in long_ways {
-            let long_way = (self.locks.releases.long_way)(Arc::clone(self), *owner, *op);
+            let long_way = (self.locks.sends.long_way)(Arc::clone(self), *owner, *op);
             shared.runtime.spawn(long_way);
         }
         if effects.is_reported {
@@ -429,56 +437,6 @@ impl Entry {
     /// Reads the core where the time does not matter.
     pub(crate) fn peek<T>(&self, peek: impl FnOnce(&LockCore) -> T) -> T {
         peek(&self.state.lock().core)
-    }
-
-    /// Joins the queue.
-    pub(crate) fn enqueue(
-        self: &Arc<Self>,
-        owner: OwnerKey,
-        order: Order,
-        terms: Terms,
-    ) -> (WaiterId, Arc<Notify>) {
-        let notify = Arc::new(Notify::new());
-        let id = self.step_with(|state, now, out| {
-            let id = state.core.enqueue(now, owner, order, terms, out);
-            state.waiters.insert(id, Arc::clone(&notify));
-            id
-        });
-        (id, notify)
-    }
-
-    pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
-        // A call that has its hold has left with that.
-        if self.state.lock().waiters.get(&id).is_none() {
-            return;
-        }
-        // What it leaves behind is dropped when the mutex is free.
-        let _left = self.step_with(|state, now, out| {
-            state.core.leave(now, id, out);
-            state.waiters.remove(&id)
-        });
-    }
-
-    /// A step that may begin a hold, with a token unless it was handed over; then its call has left the queue. Its status is
-    /// there before anything can end it.
-    pub(crate) fn step_to_hold<E>(
-        self: &Arc<Self>,
-        (waiter, token): (WaiterId, Option<Token>),
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<(HoldId, Option<Token>), E>,
-    ) -> Result<(HoldId, Arc<HoldStatus>), E> {
-        self.step_with(|state, now, out| {
-            run(&mut state.core, now, out).map(|(hold, handed_over)| {
-                let status = Arc::new(HoldStatus::new(token.or(handed_over)));
-                let cells = HoldCells {
-                    status: Some(Arc::clone(&status)),
-                    ..HoldCells::default()
-                };
-                state.holds.insert(hold, cells);
-                // Its call has another reference, so nothing of it is dropped here.
-                state.waiters.remove(&waiter);
-                (hold, status)
-            })
-        })
     }
 
     /// Whether replicas confirm what is held.

@@ -5,52 +5,28 @@
 //! while callers of other owners queue. A re-entry never queues.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::LockCore;
-use super::hold::local_deadline;
+use super::op::EnclosingWrite;
 #[cfg(feature = "test-util")]
 use super::op::Op;
-use super::op::{Acquire, EnclosingWrite, Grant};
-use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::{HeadAttempt, Order, QueueLane, QueuedCall, Terms, Turn};
+use super::queue::{Order, QueueLane, QueuedCall, Terms};
 use super::tenure::NOT_COUNTED;
-use super::values::{
-    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
-};
+use super::values::{Effects, Life, LossReason, OwnerKey, Time, WaiterId};
 
 /// The step that a call may take right now.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Admission {
-    Permit(Permit),
-    /// Another owner of this client has handed the lock over, with a pass sent then.
-    Granted(Permit, Time),
+    /// An acquire of its own is under way, from this step on perhaps. Its call is woken when it is answered.
+    Sent,
+    /// The lock is its own, by an acquire or another owner's pass: it is to be claimed now.
+    Granted,
     /// Others come first. It is time to ask again at `again`, whatever happens.
-    Queued {
-        again: Option<Time>,
-    },
+    Queued { again: Option<Time> },
     /// Others come first, and the call does not wait.
     Busy,
     /// An earlier operation of this owner is not over; the last of them began or ended then.
-    OwnerBusy {
-        since: Time,
-    },
-}
-
-/// The right to run one acquire for one owner.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Permit {
-    pub waiter: WaiterId,
-    pub owner: OwnerKey,
-    pub op: OpId,
-    pub field: Arc<str>,
-    /// The count to go to.
-    pub target: u32,
-    /// A busy reply leaves the owner a place in the server's queue.
-    pub queues_up: bool,
-    /// For how long that counts after its turn has come.
-    pub place_wait: Duration,
-    pub terms: Terms,
+    OwnerBusy { since: Time },
 }
 
 /// Why a call gets no lock, or has to give it up again.
@@ -67,42 +43,16 @@ pub enum Rejected {
     OwnRead,
     /// The answer came when the lease was already over.
     TooLate,
-    /// Its call was not polled when it came, and others wait: a release undoes it, and the call asks again.
-    TakenOver,
-}
-
-/// How an acquire ended that brought no lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Untaken {
-    /// Another owner has the lock, or comes first.
-    Busy,
-    /// The server refused it, or it was never sent.
-    NotExecuted,
-    /// The server has a read hold of the owner, which has none here: it is released, and the call may ask again.
-    OwnRead,
-    /// The outer hold is gone, so there was nothing to nest into.
-    OuterGone,
-    /// No answer, or no call waits for it any more: it may have been executed, or may be still.
-    Unknown,
+    /// It was given back before its call has claimed it.
+    GivenBack,
 }
 
 impl LockCore {
-    /// Joins the queue.
-    pub fn enqueue(
-        &mut self,
-        now: Time,
-        owner: OwnerKey,
-        order: Order,
-        terms: Terms,
-        out: &mut Effects,
-    ) -> WaiterId {
+    /// Joins the queue. No step by itself: the call asks immediately.
+    pub fn enqueue(&mut self, now: Time, owner: OwnerKey, order: Order, terms: Terms) -> WaiterId {
         let id = self.ids.waiter();
         let lane = self.discipline.lane(owner);
-        self.step(now, out, |core, _| {
-            core.queue.add(id, (owner, lane), order, terms, now);
-        });
-        // It asks immediately; being woken for that would make it ask twice.
-        out.woken.retain(|woken| *woken != id);
+        self.queue.add(id, (owner, lane), order, terms, now);
         id
     }
 
@@ -111,15 +61,13 @@ impl LockCore {
         self.step(now, out, |core, out| core.leave_now(now, id, out));
     }
 
-    fn leave_now(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
-        let Some(waiter) = self.queue.remove(id) else {
+    pub(super) fn leave_now(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+        let Some(owner) = self.queue.get(id).map(|waiter| waiter.owner) else {
             return;
         };
-        let owner = waiter.owner;
+        self.change(now, owner, out, |own, cx| own.abandon(id, cx));
+        self.queue.remove(id);
         self.leave_place(now, owner, out);
-        if self.owners.get(owner).is_some_and(OwnerState::is_granted) {
-            self.change(now, owner, out, |own, cx| own.refuse_grant(id, cx));
-        }
         // Being woken for its owner came too late for this one, and must not end here.
         if self.is_idle(owner) {
             let own = [
@@ -197,7 +145,7 @@ impl LockCore {
         self.note_polled(now, id, out);
         self.queue.clear_wake(id);
         self.queue.set_field(id, field);
-        if let Some(admission) = self.pick_up(now, id, &waiter, out) {
+        if let Some(admission) = self.found_by(id, &waiter) {
             return Ok(admission);
         }
         // An owner is one caller to the server. What one of its faces does, a call for the other one waits for.
@@ -264,12 +212,15 @@ impl LockCore {
             owner,
             order,
             terms,
-            is_woken,
             ..
         } = waiter;
         let depth = self.owners.get(owner).map_or(0, |own| own.tenure.count());
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
+        }
+        // An owner that has the lock has nothing to take over.
+        if order == Order::First && depth > 0 {
+            return Err(Rejected::AlreadyHeld);
         }
         let around = self.around(owner);
         let needs_no_queue = depth > 0 || around != EnclosingWrite::None;
@@ -279,155 +230,11 @@ impl LockCore {
             "I4: only the head contends, and only while no owner of this client is in its way"
         );
         self.ensure_face(now, owner, field);
-        let begun = self.change(now, owner, out, |own, cx| {
+        self.change(now, owner, out, |own, cx| {
             let acquire = own.begin_acquire(id, order, terms, around, cx);
-            let place_wait = own.tenure.place_wait();
-            (acquire, Arc::clone(&own.field), place_wait)
+            cx.out.sends.push((owner, acquire.id));
         });
-        let (acquire, field, place_wait) =
-            begun.unwrap_or_else(|| unreachable!("it was put in above"));
-        let Acquire {
-            id: op,
-            target,
-            queues_up,
-            ..
-        } = acquire;
-        // Where the others of its lane may attempt too, its turn is not waited for.
-        let is_open = is_woken || self.is_open(lane);
-        if order == Order::Queued && !needs_no_queue && has_local_queue && !is_open {
-            let (attempt, turn) = (Some(HeadAttempt { waiter: id, op }), self.turn(lane));
-            self.set_turn(lane, Turn { attempt, ..turn });
-        }
-        Ok(Admission::Permit(Permit {
-            waiter: id,
-            owner,
-            op,
-            field,
-            target,
-            queues_up,
-            place_wait,
-            terms,
-        }))
-    }
-
-    /// The lock was taken: the hold goes into the books, unless it is over or unwanted by now. Then
-    /// a release undoes it. Its call leaves the queue. Returns the token too, if the lock was handed over with one.
-    pub fn taken(
-        &mut self,
-        now: Time,
-        permit: &Permit,
-        sent_at: Time,
-        out: &mut Effects,
-    ) -> Result<(HoldId, Option<Token>), Rejected> {
-        self.step(now, out, |core, out| {
-            let (life, rules, terms) = (core.life, Arc::clone(&core.rules), permit.terms);
-            // A release undoes what it took, or has done so.
-            let not_its_own = match life {
-                Life::Open => Rejected::TakenOver,
-                Life::Gone => Rejected::NoRuntime,
-                Life::Closing | Life::Closed => Rejected::Closed,
-            };
-            let taken = core.change(now, permit.owner, out, |own, cx| {
-                let Some(acquire) = own.op.acquire().filter(|acquire| acquire.id == permit.op)
-                else {
-                    return Err(not_its_own);
-                };
-                // Neither handed over nor nested: whatever streak of passes there was is over.
-                let by_itself = acquire.grant.is_none() && acquire.target == 1;
-                // Holds of this owner were lost while the attempt was under way: what it has nested into had ended by
-                // then.
-                let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
-                // Less than the lease where other clients may shorten it, as those that read beside this one may.
-                let certain = own.tenure.certain(terms.lease, &rules);
-                let rejected = match (life, acquire.around) {
-                    // No task is left that would signal its loss.
-                    (Life::Gone, _) => Some(Rejected::NoRuntime),
-                    (Life::Closing | Life::Closed, _) => Some(Rejected::Closed),
-                    _ if lost_meanwhile => Some(Rejected::Lost(own.tenure.lost_reason())),
-                    (_, EnclosingWrite::Lost(reason)) => Some(Rejected::Lost(reason)),
-                    _ if local_deadline(sent_at, certain) <= now => Some(Rejected::TooLate),
-                    _ => None,
-                };
-                if let Some(rejected) = rejected {
-                    own.end_acquire(AfterAcquire::Unwanted, cx);
-                    return Err(rejected);
-                }
-                if !own.tenure.is_held() {
-                    // Answers to renewals that were sent for an earlier hold say nothing of this one.
-                    own.generation = cx.ids.generation();
-                    own.tenure.reentrant = terms.reentrant;
-                }
-                let token = match acquire.grant {
-                    Some(Grant::PickedUp { token }) => token,
-                    _ => None,
-                };
-                let hold = cx.ids.hold();
-                let Terms {
-                    lease, replicas, ..
-                } = terms;
-                let policy = terms.policy(sent_at);
-                own.tenure
-                    .add(hold, policy, sent_at, lease, replicas, &rules);
-                own.end_acquire(AfterAcquire::Applied, cx);
-                cx.out.count(Total::Acquired, 1);
-                Ok((hold, token, by_itself))
-            });
-            let (hold, token, by_itself) = taken.unwrap_or(Err(not_its_own))?;
-            // Whichever call took it, there is nothing left to go first for.
-            core.queue.yields_until = None;
-            if by_itself {
-                core.queue.streak = None;
-            }
-            core.leave_now(now, permit.waiter, out);
-            Ok((hold, token))
-        })
-    }
-
-    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release.
-    pub fn untaken(
-        &mut self,
-        now: Time,
-        permit: &Permit,
-        outcome: Untaken,
-        out: &mut Effects,
-    ) -> Rejected {
-        let reason = self.step(now, out, |core, out| {
-            core.note_polled(now, permit.waiter, out);
-            let around = core.acquire_of(permit).map(|acquire| acquire.around);
-            let reason = core.change(now, permit.owner, out, |own, cx| {
-                if own
-                    .op
-                    .acquire()
-                    .is_none_or(|acquire| acquire.id != permit.op)
-                {
-                    return None;
-                }
-                // It nests only into a field that is there, so the server has just said that the hold is lost.
-                if outcome == Untaken::OuterGone {
-                    own.lose(LossReason::Gone, cx);
-                }
-                own.end_acquire(
-                    match outcome {
-                        Untaken::Busy => AfterAcquire::Busy,
-                        Untaken::NotExecuted | Untaken::OuterGone | Untaken::OwnRead => {
-                            AfterAcquire::NotExecuted
-                        }
-                        Untaken::Unknown => AfterAcquire::Unknown,
-                    },
-                    cx,
-                );
-                own.tenure.lost()
-            });
-            match (outcome, around) {
-                (Untaken::Busy, Some(EnclosingWrite::Held)) => {
-                    core.lose_write_around(now, permit.owner, LossReason::Taken, out);
-                }
-                (Untaken::OwnRead, Some(_)) => core.release_unknown_read(now, permit, out),
-                _ => {}
-            }
-            reason
-        });
-        Rejected::Lost(reason.flatten().unwrap_or(LossReason::Gone))
+        Ok(Admission::Sent)
     }
 
     /// Whether a call of an owner that holds the lock may add a hold.
@@ -469,11 +276,6 @@ impl LockCore {
     /// one: each would open the lane for all, and close it before they are polled.
     fn follows_call(&self, waiter: &QueuedCall) -> bool {
         waiter.is_woken && !self.is_blocked(waiter.lane())
-    }
-
-    /// Whether this attempt is still its call's.
-    pub fn is_attempting(&self, permit: &Permit) -> bool {
-        self.is_under_way(permit.owner, permit.op)
     }
 
     /// Of an owner that holds nothing. An immediate attempt does not overtake the callers of other owners that queue.

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use super::LockCore;
-use super::admission::{Permit, Rejected};
+use super::acquire::Permit;
 use super::discipline::Discipline;
 use super::op::{Acquire, EnclosingWrite};
 use super::owner_state::OwnerState;
 use super::queue::QueueLane;
-use super::values::{Effects, Face, HoldId, LossReason, OpId, OwnerKey, Time, Token, WaiterId};
+use super::values::{Effects, Face, LossReason, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
     /// An owner with this face, and with its other one.
@@ -155,29 +155,6 @@ impl LockCore {
     pub fn is_inside(&self, permit: &Permit) -> bool {
         let acquire = self.acquire_of(permit);
         acquire.is_some_and(|acquire| acquire.around != EnclosingWrite::None)
-    }
-
-    /// As [`taken`](Self::taken), and the server says that the owner, which is to read, does not write. If it holds
-    /// the lock for writing here, that was lost.
-    pub fn taken_outside(
-        &mut self,
-        now: Time,
-        permit: &Permit,
-        sent_at: Time,
-        out: &mut Effects,
-    ) -> Result<(HoldId, Option<Token>), Rejected> {
-        self.step(now, out, |core, out| {
-            let acquire = core.acquire_of(permit);
-            if acquire.is_some_and(|acquire| acquire.around == EnclosingWrite::Held) {
-                // The read has made the hash, unless it has joined a hold of its own.
-                let reason = match permit.target {
-                    1 => LossReason::Gone,
-                    _ => LossReason::Taken,
-                };
-                core.lose_write_around(now, permit.owner, reason, out);
-            }
-        });
-        self.taken(now, permit, sent_at, out)
     }
 
     /// An attempt to read was answered as if its owner did not write. What is being released may be gone.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockCore;
-use super::admission::{Admission, Permit};
+use super::admission::Admission;
 use super::hold::local_deadline;
 use super::op::{EnclosingWrite, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
@@ -144,32 +144,14 @@ impl LockCore {
         }
     }
 
-    /// What a waiter finds that the lock is handed to. `None`: it is not.
-    pub(super) fn pick_up(
-        &mut self,
-        now: Time,
-        id: WaiterId,
-        waiter: &QueuedCall,
-        out: &mut Effects,
-    ) -> Option<Admission> {
-        let found = self.change(now, waiter.owner, out, |own, _| {
-            Some((own.pick_up(id)?, Arc::clone(&own.field)))
-        });
-        Some(match found.flatten()? {
-            (PickUp::Awaited, _) => Admission::Queued { again: None },
-            (PickUp::Given(op, sent_at), field) => {
-                let permit = Permit {
-                    waiter: id,
-                    owner: waiter.owner,
-                    op,
-                    field,
-                    target: 1,
-                    queues_up: false,
-                    place_wait: waiter.terms.wait,
-                    terms: waiter.terms,
-                };
-                Admission::Granted(permit, sent_at)
-            }
+    /// What a waiter finds that the lock is granted to, or for which an acquire is under way. `None`: there is none.
+    pub(super) fn found_by(&self, id: WaiterId, waiter: &QueuedCall) -> Option<Admission> {
+        let acquire = self.owners.get(waiter.owner)?.op.acquire();
+        let acquire = acquire.filter(|acquire| acquire.waiter == id)?;
+        Some(match acquire.grant {
+            None => Admission::Sent,
+            Some(Grant::Awaited | Grant::Revoked) => Admission::Queued { again: None },
+            Some(Grant::Given { .. }) => Admission::Granted,
         })
     }
 
@@ -207,29 +189,38 @@ impl OwnerState {
         let acquire = self.begin_acquire(waiter, Order::Queued, terms, around, cx);
         let id = acquire.id;
         if let Some(acquire) = self.op.acquire_mut() {
-            acquire.grant = Some(Grant::Awaited);
+            (acquire.grant, acquire.is_passed) = (Some(Grant::Awaited), true);
         }
         id
     }
 
-    /// The field is this owner's. Its call has until `limit` to pick the lock up.
-    fn give(&mut self, (sent_at, token): (Time, Option<Token>), limit: Time, cx: &mut Context<'_>) {
+    /// The field is this owner's. Its call has until `limit` to claim the lock.
+    pub(super) fn give(
+        &mut self,
+        (sent_at, token): (Time, Option<Token>),
+        limit: Time,
+        cx: &mut Context<'_>,
+    ) {
         let Some(acquire) = self.op.acquire_mut() else {
             return;
         };
         let until = limit.min(local_deadline(sent_at, acquire.lease.into()));
         // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
         if acquire.grant == Some(Grant::Revoked) {
-            self.end_acquire(AfterAcquire::NotExecuted, cx);
-        } else if acquire.then_release || until <= cx.now {
-            self.end_acquire(AfterAcquire::Unwanted, cx);
-        } else if let Some(grant) = &mut acquire.grant {
-            *grant = Grant::Given {
-                sent_at,
-                until,
-                token,
-            };
-            self.op_changed_at = cx.now;
+            return self.end_acquire(AfterAcquire::NotExecuted, cx);
+        }
+        // Who is handed a lock holds nothing else that could have been released meanwhile.
+        if acquire.is_passed && acquire.then_release || until <= cx.now {
+            return self.end_acquire(AfterAcquire::Unwanted, cx);
+        }
+        let is_passed = acquire.is_passed;
+        acquire.grant = Some(Grant::Given {
+            sent_at,
+            until,
+            token,
+        });
+        self.op_changed_at = cx.now;
+        if is_passed {
             cx.out.count(Total::Passed, 1);
         }
     }
@@ -245,44 +236,23 @@ impl OwnerState {
                 cx.out.wake(acquire.waiter);
                 self.end_acquire(AfterAcquire::NotExecuted, cx);
             }
-            Some(Grant::Revoked | Grant::PickedUp { .. }) | None => {}
+            Some(Grant::Revoked) | None => {}
         }
     }
 
-    /// The lock that was handed to this call of the owner, or is being handed to it.
-    pub(super) fn pick_up(&mut self, id: WaiterId) -> Option<PickUp> {
-        let acquire = self.op.acquire_mut().filter(|own| own.waiter == id)?;
-        match acquire.grant? {
-            Grant::Awaited | Grant::Revoked => Some(PickUp::Awaited),
-            Grant::Given { sent_at, token, .. } => {
-                acquire.grant = Some(Grant::PickedUp { token });
-                Some(PickUp::Given(acquire.id, sent_at))
-            }
-            Grant::PickedUp { .. } => None,
+    /// The call of an acquire has left: what it has taken, or may have, is given up.
+    pub(super) fn abandon(&mut self, id: WaiterId, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire().filter(|acquire| acquire.waiter == id) else {
+            return;
+        };
+        match acquire.grant {
+            Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
+            None if acquire.is_sent => self.end_acquire(AfterAcquire::Unknown, cx),
+            None => self.end_acquire(AfterAcquire::NotExecuted, cx),
+            // While a pass has no answer, its end finds that the call has left.
+            Some(Grant::Awaited | Grant::Revoked) => {}
         }
     }
-
-    /// Whether it is handed the lock, or will be.
-    pub(super) fn is_granted(&self) -> bool {
-        let acquire = self.op.acquire();
-        acquire.is_some_and(|acquire| acquire.grant.is_some())
-    }
-
-    /// The call that the lock is handed to has left.
-    pub(super) fn refuse_grant(&mut self, id: WaiterId, cx: &mut Context<'_>) {
-        // While the pass has no answer, its end finds that the call has left. One that has picked the lock up
-        // decides what becomes of it.
-        if self.op.given().is_some_and(|(waiter, _)| waiter == id) {
-            self.end_acquire(AfterAcquire::Unwanted, cx);
-        }
-    }
-}
-
-/// The outcome for a waiter that the lock is handed to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PickUp {
-    Awaited,
-    Given(OpId, Time),
 }
 
 /// How long the queue of this client stands back for other processes behind a streak of passes.

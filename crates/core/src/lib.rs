@@ -15,7 +15,7 @@
 //! | `faces` | what the two faces of an owner have to do with each other, where it has two |
 //! | `queue`, `apart` | the waiters, which take no room while there are none |
 //! | `liveness` | whose turn it is, and who is passed over |
-//! | `admission`, `release`, `handoff`, `renewal` | the steps |
+//! | `admission`, `acquire`, `release`, `handoff`, `renewal` | the steps |
 
 // What `redisson-lock` needs of it, and with the feature `test-util` what its explorer does.
 #![allow(
@@ -29,6 +29,7 @@
 #[macro_use]
 extern crate test_support;
 
+mod acquire;
 mod admission;
 mod apart;
 mod discipline;
@@ -49,7 +50,8 @@ mod values;
 
 use std::sync::Arc;
 
-pub use admission::{Admission, Permit, Rejected, Untaken};
+pub use acquire::{Claimed, Permit, Taking, Untaken};
+pub use admission::{Admission, Rejected};
 pub use discipline::Discipline;
 pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,

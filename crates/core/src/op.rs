@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | `Idle` | admitted; another owner passes the lock on | `Acquire` |
 //! | | unlock; guard dropped | `Release` |
-//! | `Acquire` | answered: has the count that was asked for, refused, busy | `Idle` |
-//! | | answered too late or unwanted; no answer; future dropped | `Release` |
+//! | `Acquire` | answered: refused, busy; claimed by its call, to which the lock was granted | `Idle` |
+//! | | answered too late or unwanted; no answer; its call has left, or does not claim it | `Release` |
 //! | | unlock; guard dropped | `Acquire { then_release }`, whose end is `Release` |
 //! | `Release` | unlock; guard dropped | stays; the next send includes it |
 //! | | Redis has the count and each unlock its outcome; the lease is over | `Idle` |
@@ -32,13 +32,16 @@ pub(super) enum Op {
     Release(Release),
 }
 
-/// An acquire that may have been sent.
+/// An acquire. It is sent by the step that admits its call, or on its long way; its answer grants the lock to the call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Acquire {
     pub(super) id: OpId,
-    /// The call that it is made for. When another owner passes the lock on, it has a hold only when it has
-    /// picked the lock up: until then it is not renewed.
+    /// The call that it is made for. It has a hold only when it has claimed the lock: until then it is not renewed.
     pub(super) waiter: WaiterId,
+    /// A copy of it has entered a connection.
+    pub(super) is_sent: bool,
+    /// It is another owner's pass that takes the lock.
+    pub(super) is_passed: bool,
     pub(super) order: Order,
     /// The count to go to.
     pub(super) target: u32,
@@ -54,7 +57,7 @@ pub(super) struct Acquire {
     pub(super) queues_up: bool,
     /// The owner's hold with the face that writes, if it is to read.
     pub(super) around: EnclosingWrite,
-    /// It is another owner's pass that takes the lock.
+    /// What its call gets. `None`: an acquire of its own has no answer yet.
     pub(super) grant: Option<Grant>,
 }
 
@@ -67,20 +70,17 @@ pub(super) enum EnclosingWrite {
     Lost(LossReason),
 }
 
-/// A lock that is handed to a waiter.
+/// A lock that a call gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Grant {
     /// The pass has no answer yet.
     Awaited,
     /// No reply yet, but the field that it has moved was removed again by a forced unlock.
     Revoked,
-    /// The field is there. A receiver that has not picked it up by `until` does not poll its call.
+    /// The field is there. A call that has not claimed it by `until` is not polled.
     Given {
         sent_at: Time,
         until: Time,
-        token: Option<Token>,
-    },
-    PickedUp {
         token: Option<Token>,
     },
 }
@@ -296,12 +296,12 @@ impl Op {
         }
     }
 
-    /// A lock that was handed to this owner, and when that is over if it is not picked up.
+    /// A lock that was granted to a call of this owner, and when that is over if it is not claimed.
     pub(super) fn given(&self) -> Option<(WaiterId, Time)> {
         let acquire = self.acquire()?;
         match acquire.grant? {
             Grant::Given { until, .. } => Some((acquire.waiter, until)),
-            Grant::Awaited | Grant::Revoked | Grant::PickedUp { .. } => None,
+            Grant::Awaited | Grant::Revoked => None,
         }
     }
 
@@ -311,8 +311,9 @@ impl Op {
 
     /// An attempt that does not queue, and changes nothing for those that do.
     pub(super) fn is_immediate_attempt(&self) -> bool {
-        self.acquire()
-            .is_some_and(|acquire| acquire.order != Order::Queued && !acquire.then_release)
+        self.acquire().is_some_and(|acquire| {
+            acquire.order != Order::Queued && !acquire.then_release && acquire.grant.is_none()
+        })
     }
 
     /// Something is on its way that may lower the count.
@@ -350,9 +351,6 @@ impl Op {
                     }) => {
                         visitor.time(sent_at);
                         visitor.time(until);
-                        token.iter_mut().for_each(|token| visitor.token(token));
-                    }
-                    Some(Grant::PickedUp { token }) => {
                         token.iter_mut().for_each(|token| visitor.token(token));
                     }
                     Some(Grant::Awaited | Grant::Revoked) | None => {}
@@ -394,9 +392,11 @@ impl Op {
                 queues_up: _,
                 around,
                 grant,
+                is_sent: _,
+                is_passed: _,
             }) => match (grant, *target > 1, held, then_release, order) {
+                (Some(Grant::Given { .. }), ..) => "a lock that was granted to it",
                 (_, false, ..) if *around != EnclosingWrite::None => "a read inside of a write",
-                (Some(Grant::Given { .. }), ..) => "a lock that was handed to it",
                 (Some(Grant::Awaited | Grant::Revoked), _, _, false, _) => {
                     "a lock being handed to it"
                 }

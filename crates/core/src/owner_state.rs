@@ -62,8 +62,7 @@ pub(super) struct IndexEntry {
     /// up.
     pub(super) blocks: bool,
     pub(super) held: bool,
-    /// Since when a call of it has a reason to be polled: an acquire of its own is under way, or it is the first in the
-    /// server's queue.
+    /// Since when a call of it has a reason to be polled: it is the first in the server's queue.
     pub(super) unpolled: Option<Time>,
 }
 
@@ -135,13 +134,12 @@ impl OwnerState {
 
     pub(super) fn unpolled_since(&self) -> Option<Time> {
         match &self.op {
-            Op::Acquire(acquire) => acquire.grant.is_none().then_some(self.op_changed_at),
             Op::Idle => {
                 let is_to_ask =
                     matches!(self.tenure.place, QueueSlot::Notified | QueueSlot::Unknown);
                 is_to_ask.then_some(self.op_changed_at)
             }
-            Op::Release(_) => None,
+            Op::Acquire(_) | Op::Release(_) => None,
         }
     }
 
@@ -196,6 +194,8 @@ impl OwnerState {
             queues_up: cx.place_wait.is_some() && order == Order::Queued && target == 1,
             around,
             grant: None,
+            is_sent: false,
+            is_passed: false,
         };
         if acquire.queues_up || !self.has_place() {
             self.tenure.asks_for_place(terms.wait);
@@ -217,7 +217,8 @@ impl OwnerState {
         match after {
             // The server has taken the owner out of its queue.
             AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = QueueSlot::None,
-            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = QueueSlot::Queued,
+            // Its call has to see that, and then listens for its turn.
+            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = QueueSlot::Notified,
             // It may have used the place up, or left one.
             AfterAcquire::Unknown if acquire.queues_up || self.has_place() => {
                 self.tenure.place = QueueSlot::Unknown;
@@ -228,7 +229,7 @@ impl OwnerState {
             AfterAcquire::Applied if self.tenure.count() == acquire.target => {}
             AfterAcquire::Busy if !acquire.then_release => {}
             // Who is handed a lock holds nothing else.
-            AfterAcquire::NotExecuted if !acquire.then_release || acquire.grant.is_some() => {}
+            AfterAcquire::NotExecuted if !acquire.then_release || acquire.is_passed => {}
             AfterAcquire::Applied | AfterAcquire::Busy | AfterAcquire::NotExecuted => {
                 self.release(cx);
             }
@@ -389,8 +390,6 @@ impl OwnerState {
         // up to the limit, or a longer one that a nested hold has asked for.
         if self.tenure.is_held() || losses.iter().any(|loss| loss.reason != LossReason::MaxHold) {
             self.release(cx);
-        } else {
-            self.mark_in_sync();
         }
     }
 

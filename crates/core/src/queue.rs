@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::apart::Empty;
 use super::hold::{LeasePolicy, local_deadline};
-use super::values::{Face, OpId, OwnerKey, ThreadId, Time, WaiterId};
+use super::values::{Face, OwnerKey, ThreadId, Time, WaiterId};
 use crate::small_map::{SmallMap, SmallSet};
 
 /// Whether a call queues.
@@ -144,46 +144,6 @@ pub(super) struct PassStreak {
     pub(super) over: bool,
 }
 
-/// Whose turn it is in a lane.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub(super) struct Turn {
-    /// The head's latest reason to go on, or sign of life. `None`: there is no head.
-    pub(super) since: Option<Time>,
-    /// The attempt of one that queues.
-    pub(super) attempt: Option<HeadAttempt>,
-}
-
-impl Turn {
-    pub(super) const NONE: Self = Self {
-        since: None,
-        attempt: None,
-    };
-}
-
-#[cfg(feature = "test-util")]
-impl Turn {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.since.iter_mut().for_each(|at| visitor.time(at));
-        let attempt = self.attempt.iter_mut();
-        attempt.for_each(|attempt| attempt.visit(visitor));
-    }
-}
-
-/// An attempt of one that queues, by an owner that holds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct HeadAttempt {
-    pub(super) waiter: WaiterId,
-    pub(super) op: OpId,
-}
-
-#[cfg(feature = "test-util")]
-impl HeadAttempt {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.waiter.visit(visitor);
-        self.op.visit(visitor);
-    }
-}
-
 /// The calls, and whose turn it is: what a lock that is only held has no room for.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Queue {
@@ -194,9 +154,10 @@ pub(super) struct Queue {
     first: Option<(QueueLane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
-    pub(super) turn: Turn,
+    /// The latest reason of its head to go on, or sign of life. `None`: there is no head.
+    pub(super) turn: Option<Time>,
     /// That of the lane of readers.
-    pub(super) readers_turn: Turn,
+    pub(super) readers_turn: Option<Time>,
     pub(super) streak: Option<PassStreak>,
     /// The queue lets other processes go first until then.
     pub(super) yields_until: Option<Time>,
@@ -210,8 +171,8 @@ impl Empty for Queue {
         queued: SmallMap::EMPTY,
         first: None,
         owned: SmallMap::EMPTY,
-        turn: Turn::NONE,
-        readers_turn: Turn::NONE,
+        turn: None,
+        readers_turn: None,
         streak: None,
         yields_until: None,
         timer: None,
@@ -220,8 +181,8 @@ impl Empty for Queue {
     fn is_empty(&self) -> bool {
         // The other collections list the same waiters again.
         self.waiters.is_empty()
-            && self.turn == Turn::NONE
-            && self.readers_turn == Turn::NONE
+            && self.turn.is_none()
+            && self.readers_turn.is_none()
             && self.streak.is_none()
             && self.yields_until.is_none()
             && self.timer.is_none()
@@ -524,8 +485,8 @@ impl Queue {
             let until = waiter.waits_until.iter_mut();
             until.for_each(|at| visitor.time(at));
         });
-        self.turn.visit(visitor);
-        self.readers_turn.visit(visitor);
+        let turns = self.turn.iter_mut().chain(&mut self.readers_turn);
+        turns.for_each(|at| visitor.time(at));
         let streak = self.streak.iter_mut();
         streak.for_each(|streak| visitor.time(&mut streak.since));
         let until = self.yields_until.iter_mut().chain(&mut self.timer);

@@ -55,7 +55,7 @@ impl Fixture {
     }
 
     pub(super) fn call_with(&mut self, owner: OwnerKey, order: Order, terms: Terms) -> WaiterId {
-        self.step(|core, now, out| core.enqueue(now, owner, order, terms, out))
+        self.step(|core, now, _| core.enqueue(now, owner, order, terms))
     }
 
     pub(super) fn admit(&mut self, waiter: WaiterId) -> Admission {
@@ -65,10 +65,17 @@ impl Fixture {
     }
 
     pub(super) fn permit(&mut self, waiter: WaiterId) -> Permit {
-        match self.admit(waiter) {
-            Admission::Permit(permit) => permit,
-            other => panic!("no permit: {other:?}"),
-        }
+        let admission = self.admit(waiter);
+        assert_eq!(admission, Admission::Sent);
+        self.sent_acquire()
+    }
+
+    /// What the acquire says that begins with the latest step. It enters its connection.
+    pub(super) fn sent_acquire(&mut self) -> Permit {
+        let (owner, op) = self.out.sends[self.out.sends.len() - 1];
+        let permit = self.core.acquire_says(owner, op).expect("under way");
+        assert!(self.core.acquire_enters(owner, op));
+        permit
     }
 
     pub(super) fn lock(&mut self, owner: OwnerKey) -> HoldId {
@@ -79,10 +86,7 @@ impl Fixture {
         let waiter = self.call_with(owner, Order::Immediate, terms);
         let permit = self.permit(waiter);
         let sent_at = self.now;
-        let hold = self
-            .step(|core, now, out| core.taken(now, &permit, sent_at, out))
-            .expect("wanted")
-            .0;
+        let hold = self.takes_at(&permit, sent_at).expect("wanted").0;
         self.step(|core, now, out| core.leave(now, waiter, out));
         hold
     }
@@ -304,9 +308,7 @@ fn an_unlock_during_an_acquire_is_sent_when_that_has_ended() {
         assert!(fixture.out.sends.is_empty() && fixture.outcome(&unlock).is_none());
         let sent_at = fixture.now;
         if nested {
-            fixture
-                .step(|core, now, out| core.taken(now, &permit, sent_at, out))
-                .expect("wanted");
+            fixture.takes_at(&permit, sent_at).expect("wanted");
         } else {
             fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
         }

@@ -531,7 +531,7 @@ impl Total {
 }
 
 impl Effects {
-    pub(super) fn wake(&mut self, waiter: WaiterId) {
+    pub fn wake(&mut self, waiter: WaiterId) {
         self.woken.push(waiter);
     }
 

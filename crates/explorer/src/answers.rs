@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use redisson_lock_core::LossReason;
 use redisson_lock_core::{
-    FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer, RenewOutcome,
-    RenewalAsk, Time, Untaken, WaiterId, local_deadline,
+    Claimed, FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer,
+    RenewOutcome, RenewalAsk, Taking, Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::coverage::Input;
 use super::script::{Reply, Script, Told};
-use super::state::{At, Guard, Sender, Sent, State};
+use super::state::{At, End, Guard, Sender, Sent, State};
 
 impl State {
     pub(super) fn execute(&mut self) {
@@ -81,8 +81,8 @@ impl State {
             return;
         }
         match sent.sender {
+            Sender::Acquire(owner, op) => self.attempted(owner, op, sent, reply),
             Sender::Caller(nth) => match self.callers[nth].at.clone() {
-                At::Attempting { .. } => self.attempted(nth, sent, reply),
                 At::Extending { hold, lease } => {
                     let leased = (sent.sent_at, lease);
                     self.extend_answered(nth, hold, leased, reply, in_time);
@@ -189,108 +189,50 @@ impl State {
         });
     }
 
-    pub(super) fn attempted(&mut self, nth: usize, sent: &Sent, reply: Reply) {
-        let At::Attempting { permit } = self.callers[nth].at.clone() else {
-            return;
-        };
-        let untaken = match reply {
-            Reply::Done { .. } | Reply::Outside => {
-                let is_late = !self.core.is_attempting(&permit);
-                let unconfirmed = self.taken(nth, &permit, sent.sent_at, Some(reply));
-                if !is_late {
-                    self.leave(nth);
-                    return self.waits_for_replicas(nth, unconfirmed);
-                }
-                return self.ask_again(nth, permit.waiter);
-            }
-            Reply::Gone | Reply::Taken => Untaken::OuterGone,
-            // The first send may have been executed.
-            Reply::Refused if sent.repeats.is_some() => Untaken::Unknown,
-            Reply::Busy { .. } => Untaken::Busy,
-            Reply::OwnRead => Untaken::OwnRead,
-            Reply::Refused => Untaken::NotExecuted,
-        };
-        self.untaken(&permit, untaken);
-        if reply == Reply::OwnRead {
-            return self.ask_again(nth, permit.waiter);
-        }
-        let Reply::Busy { left } = reply else {
-            return self.leave(nth);
-        };
-        if self.kind.announces && !self.callers[nth].subscribed && self.queues(nth) {
-            // Attempt again after subscribing: an unlock in between was announced to nobody.
-            let waiter = permit.waiter;
-            let caller = &mut self.callers[nth];
-            (caller.at, caller.subscribed) = (
-                At::Queued {
-                    waiter,
-                    limit: None,
-                },
-                true,
+    /// An acquire was answered, which is applied whether its call is polled or not.
+    fn attempted(&mut self, owner: OwnerKey, op: OpId, sent: &Sent, reply: Reply) {
+        let Some(permit) = self.core.acquire_says(owner, op) else {
+            let rows = self.rows();
+            return self.note(
+                rows.iter().filter(|(other, _)| *other == owner),
+                Input::AcquireLate,
             );
-            self.admit(nth);
-        } else if self.queues(nth) {
-            let (waiter, limit) = (permit.waiter, self.until_retry(nth, left));
-            self.callers[nth].at = At::Listening { waiter, limit };
-            let rows = self.rows();
-            self.run_step(&rows, |core, now, out| core.waits(now, waiter, limit, out));
-        } else {
-            self.leave(nth);
-        }
+        };
+        let (untaken, end) = match reply {
+            Reply::Done { .. } | Reply::Outside => {
+                return self.granted(&permit, sent.sent_at, reply);
+            }
+            Reply::Gone | Reply::Taken => (Untaken::OuterGone, End::Failed),
+            // The first send may have been executed.
+            Reply::Refused if sent.repeats.is_some() => (Untaken::Unknown, End::Failed),
+            Reply::Refused => (Untaken::NotExecuted, End::Failed),
+            Reply::Busy { left } => (Untaken::Busy, End::Busy { left }),
+            Reply::OwnRead => (Untaken::OwnRead, End::Again),
+        };
+        self.ends_attempt(&permit, untaken, end);
     }
 
-    /// Answers with a hold that its caller is handed only when replicas have confirmed it.
-    /// `reply`: that of an acquire, if it was one.
-    pub(super) fn taken(
-        &mut self,
-        nth: usize,
-        permit: &Permit,
-        sent_at: Time,
-        reply: Option<Reply>,
-    ) -> Option<At> {
-        let lost = self.faces_of(permit.owner).any(|face| self.is_lost(face));
+    fn granted(&mut self, permit: &Permit, sent_at: Time, reply: Reply) {
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
-        let input = if !self.core.is_attempting(permit) {
-            Input::AcquireLate
-        } else if is_over {
-            Input::TakenLate
-        } else {
-            Input::Taken
+        let input = match is_over {
+            true => Input::TakenLate,
+            false => Input::Taken,
         };
-        let owner = permit.owner;
-        let taken = self.step(owner, input, |core, now, out| match reply {
-            Some(Reply::Outside) => core.taken_outside(now, permit, sent_at, out),
-            _ => core.taken(now, permit, sent_at, out),
+        let (token, is_outside) = match reply {
+            Reply::Done { token } => (token, false),
+            _ => (None, true),
+        };
+        let taking = self.step(permit.owner, input, |core, now, out| {
+            core.acquired(now, permit, (sent_at, token), is_outside, out)
         });
-        let (hold, handed_over) = taken.ok()?;
-        let token = match reply {
-            Some(Reply::Done { token: Some(token) }) => Some(token),
-            _ => handed_over,
-        };
-        self.note_token(permit, token);
-        let guard = Guard { owner, hold, token };
-        let snapshot = self.core.snapshot(self.now, permit.owner, hold);
-        if snapshot.is_none_or(|found| found.over.is_some()) {
-            self.wrong = Some("a hold is given to its caller when its lease is over");
+        if taking == Taking::TooLate {
+            self.finds(permit.waiter, End::Failed);
         }
-        if lost {
-            self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
-        }
-        if self.core.is_confirmed(permit.owner) {
-            let rows = self.rows();
-            self.run_step(&rows, |core, now, out| {
-                core.handed_out(now, permit.owner, hold, out);
-            });
-            self.callers[nth].guards.push(guard);
-            return None;
-        }
-        let leased = (sent_at, permit.terms.lease);
-        Some(At::Confirming { guard, leased })
     }
 
-    pub(super) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
+    /// An acquire has ended without the lock.
+    pub(super) fn ends_attempt(&mut self, permit: &Permit, outcome: Untaken, end: End) {
         let input = match outcome {
-            _ if !self.core.is_attempting(permit) => Input::AcquireLate,
             Untaken::Busy | Untaken::NotExecuted | Untaken::OwnRead => Input::NotExecuted,
             Untaken::OuterGone => Input::OuterGone,
             Untaken::Unknown => Input::AcquireUnknown,
@@ -298,6 +240,74 @@ impl State {
         self.step(permit.owner, input, |core, now, out| {
             core.untaken(now, permit, outcome, out)
         });
+        self.finds(permit.waiter, end);
+    }
+
+    /// Its call finds that when it is polled.
+    fn finds(&mut self, waiter: WaiterId, end: End) {
+        let mut callers = self.callers.iter_mut();
+        let caller = callers.find(|caller| caller.waiter() == Some(waiter));
+        caller.into_iter().for_each(|caller| caller.end = Some(end));
+    }
+
+    /// A call sees how its acquire has ended.
+    pub(super) fn sees(&mut self, nth: usize, waiter: WaiterId, end: End) {
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| _ = core.poll_turn(now, waiter, out));
+        let left = match end {
+            End::Busy { left } if self.queues(waiter) => left,
+            End::Again => return self.ask_again(nth, waiter),
+            End::Busy { .. } | End::Failed => return self.leave(nth),
+        };
+        if self.kind.announces && !self.callers[nth].subscribed {
+            // It attempts again after subscribing: an unlock in between was announced to nobody.
+            self.callers[nth].subscribed = true;
+            return self.ask_again(nth, waiter);
+        }
+        let limit = self.until_retry(nth, left);
+        self.callers[nth].at = At::Listening { waiter, limit };
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| core.waits(now, waiter, limit, out));
+        // It may have been woken for that while its acquire was under way.
+        if self.core.has_reason_to_retry(waiter) {
+            self.ask_again(nth, waiter);
+        }
+    }
+
+    /// A call claims what was granted to it. Answers with a hold that it is handed only when replicas have confirmed it.
+    pub(super) fn claims(&mut self, nth: usize, waiter: WaiterId) -> Option<At> {
+        let owner = self.callers[nth].owner;
+        let lost = self.faces_of(owner).any(|face| self.is_lost(face));
+        let field = self.field(owner).expect("it is granted");
+        let claimed = self.step(owner, Input::Claims, |core, now, out| {
+            core.claim(now, waiter, out)
+        });
+        let Claimed {
+            hold,
+            token,
+            sent_at,
+            lease,
+            ..
+        } = claimed.ok()?;
+        self.note_token(field, token);
+        let guard = Guard { owner, hold, token };
+        let snapshot = self.core.snapshot(self.now, owner, hold);
+        if snapshot.is_none_or(|found| found.over.is_some()) {
+            self.wrong = Some("a hold is given to its caller when its lease is over");
+        }
+        if lost {
+            self.wrong = Some("V14: a lock that was lost is back before its owner has seen it");
+        }
+        if self.core.is_confirmed(owner) {
+            let rows = self.rows();
+            self.run_step(&rows, |core, now, out| {
+                core.handed_out(now, owner, hold, out);
+            });
+            self.callers[nth].guards.push(guard);
+            return None;
+        }
+        let leased = (sent_at, lease);
+        Some(At::Confirming { guard, leased })
     }
 
     fn extend_answered(
@@ -336,11 +346,8 @@ impl State {
         guards.peek().is_some() && guards.all(|guard| self.ended.contains(&guard.hold))
     }
 
-    pub(super) fn queues(&self, nth: usize) -> bool {
-        match &self.callers[nth].at {
-            At::Attempting { permit } => self.core.order(permit.waiter) == Some(Order::Queued),
-            _ => false,
-        }
+    fn queues(&self, waiter: WaiterId) -> bool {
+        self.core.order(waiter) == Some(Order::Queued)
     }
 
     /// Nothing that was on the connection arrives any more, if the server has killed it before the next
@@ -363,8 +370,12 @@ impl State {
             .collect::<Vec<_>>();
         for sent in lost {
             match sent.sender {
-                Sender::Caller(nth) if sent.repeats.is_none() => self.repeat(nth, &sent),
+                Sender::Caller(_) if sent.repeats.is_none() => {
+                    self.send(sent.sender, sent.script);
+                    self.mark_repeated(&sent);
+                }
                 Sender::Caller(nth) => self.cancel(nth),
+                Sender::Acquire(owner, op) => self.acquire_lost(owner, op, &sent),
                 // While a caller waits it is sent again.
                 Sender::Release(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
                     self.send_release_as(owner, job, true);
@@ -379,16 +390,17 @@ impl State {
         }
     }
 
-    pub(super) fn repeat(&mut self, nth: usize, sent: &Sent) {
-        match self.callers[nth].at.clone() {
-            At::Attempting { permit } if !self.core.is_attempting(&permit) => {
-                self.ask_again(nth, permit.waiter);
-            }
-            _ if self.leaves_a_used_field(nth, true) => {}
-            _ => {
-                self.send(sent.sender, sent.script);
-                self.mark_repeated(sent);
-            }
+    /// It is sent again, once.
+    fn acquire_lost(&mut self, owner: OwnerKey, op: OpId, sent: &Sent) {
+        let Some(permit) = self.core.acquire_says(owner, op) else {
+            return;
+        };
+        if sent.repeats.is_some() {
+            return self.ends_attempt(&permit, Untaken::Unknown, End::Failed);
+        }
+        if !self.leaves_a_used_field(&permit, true) {
+            self.send(sent.sender, sent.script);
+            self.mark_repeated(sent);
         }
     }
 
@@ -397,7 +409,6 @@ impl State {
         own.any(|caller| matches!(caller.at, At::Unlocking { .. }))
     }
 
-    /// A job has taken its attempt over.
     pub(super) fn ask_again(&mut self, nth: usize, waiter: WaiterId) {
         let limit = None;
         self.callers[nth].at = At::Queued { waiter, limit };

@@ -1,12 +1,12 @@
 //! How the client ends: by `close`, or with its runtime. And what is forced or refused.
 
 use redisson_lock_core::LossReason;
-use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey};
+use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey, Untaken};
 
 use super::Action;
 use super::coverage::Input;
 use super::script::{Holder, Reply, Told};
-use super::state::{Deferred, Sender, State};
+use super::state::{Deferred, End, Sender, State};
 
 impl State {
     /// Nobody sends anything any more, and nobody is answered.
@@ -43,8 +43,12 @@ impl State {
             }
             4 => {
                 self.enter(Life::Closed, Input::Closed);
-                for (owner, job) in self.disconnect() {
-                    self.release_failed(owner, job);
+                for sender in self.disconnect() {
+                    match sender {
+                        Sender::Release(owner, op) => self.release_failed(owner, op),
+                        Sender::Acquire(owner, op) => _ = self.drop_acquire(owner, op),
+                        Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => {}
+                    }
                 }
             }
             _ => self.lose_all(),
@@ -56,7 +60,11 @@ impl State {
         self.budget.ends -= 1;
         self.enter(Life::Gone, Input::RuntimeEnds);
         let sends = self.disconnect();
-        let sends = sends.into_iter().chain(std::mem::take(&mut self.sends));
+        let sends = sends.into_iter().filter_map(|sender| match sender {
+            Sender::Acquire(owner, op) | Sender::Release(owner, op) => Some((owner, op)),
+            Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => None,
+        });
+        let sends = sends.chain(std::mem::take(&mut self.sends));
         let dropped = sends.map(|(owner, op)| Deferred::Dropped(owner, op));
         self.deferred.extend(dropped);
         self.deferred.insert(Deferred::LoseAll);
@@ -75,33 +83,39 @@ impl State {
         });
     }
 
-    /// What was handed over may be executed still; nobody hears of it. Answers with the releases that had
+    /// What was handed over may be executed still; nobody hears of it. Answers with those that had
     /// a send under way.
-    fn disconnect(&mut self) -> Vec<(OwnerKey, OpId)> {
+    fn disconnect(&mut self) -> Vec<Sender> {
         self.timers.clear();
         self.without_room.clear();
         let answers = std::mem::take(&mut self.answers);
         let sent = answers.iter().map(|(sent, _)| sent);
         let sent = sent.chain(&self.outbox).chain(&self.wire);
-        let jobs = sent.filter_map(|sent| match sent.sender {
-            Sender::Release(owner, job) => Some((owner, job)),
-            Sender::Caller(_) | Sender::Renewal(..) | Sender::Nobody => None,
-        });
-        let jobs = jobs.collect();
+        let senders = sent.map(|sent| sent.sender).collect();
         for sent in &mut self.wire {
             sent.sender = Sender::Nobody;
         }
         // A call knows that it was not sent.
         self.outbox
             .retain(|sent| matches!(sent.sender, Sender::Caller(_)));
-        jobs
+        senders
     }
 
     pub(super) fn drop_send(&mut self, owner: OwnerKey, job: OpId) {
+        if self.drop_acquire(owner, job) {
+            return;
+        }
         self.given_up = true;
         self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
             core.release_gone(now, owner, job, out);
         });
+    }
+
+    /// Whether this was an acquire that is under way.
+    fn drop_acquire(&mut self, owner: OwnerKey, op: OpId) -> bool {
+        let permit = self.core.acquire_says(owner, op);
+        let ended = permit.map(|permit| self.ends_attempt(&permit, Untaken::Unknown, End::Failed));
+        ended.is_some()
     }
 
     /// The server refuses the next script.

@@ -7,7 +7,7 @@ use redisson_lock_core::{Face, Generation, OwnerKey, Permit, Time, Token, Untake
 
 use super::RULES;
 use super::script::Field;
-use super::state::{At, State};
+use super::state::{At, End, State};
 
 /// The properties of a kind of lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,24 +80,18 @@ impl State {
         Field { owner, taking }
     }
 
-    /// A late release of an earlier hold may remove the field of the one that this call is about to take: it asks
+    /// A late release of an earlier hold may remove the field of the one that this acquire is about to take: its call asks
     /// again, for one of its own. Returns whether it does.
-    pub(super) fn leaves_a_used_field(&mut self, nth: usize, was_sent: bool) -> bool {
-        let At::Attempting { permit } = self.callers[nth].at.clone() else {
-            return false;
-        };
+    pub(super) fn leaves_a_used_field(&mut self, permit: &Permit, was_sent: bool) -> bool {
         let is_used = Field::of(&permit.field).taking == 0 && permit.target == 1;
-        if !is_used || !self.is_unfenced || !self.core.is_attempting(&permit) {
+        if !is_used || !self.is_unfenced {
             return false;
         }
-        self.untaken(
-            &permit,
-            match was_sent {
-                true => Untaken::Unknown,
-                false => Untaken::NotExecuted,
-            },
-        );
-        self.ask_again(nth, permit.waiter);
+        let untaken = match was_sent {
+            true => Untaken::Unknown,
+            false => Untaken::NotExecuted,
+        };
+        self.ends_attempt(permit, untaken, End::Again);
         true
     }
 
@@ -116,12 +110,11 @@ impl State {
     }
 
     /// A call is handed a hold with this token.
-    pub(super) fn note_token(&mut self, permit: &Permit, token: Option<Token>) {
+    pub(super) fn note_token(&mut self, field: Field, token: Option<Token>) {
         if token.is_some() != self.kind.has_token {
             self.wrong = Some("a hold has no token, or one that its kind has not");
         }
         let Some(token) = token else { return };
-        let field = Field::of(&permit.field);
         let grows = match self.latest {
             // It nests, or nothing was in between of which a client could know.
             Some((latest, of)) if of == field => token >= latest,

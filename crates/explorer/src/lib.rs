@@ -210,6 +210,7 @@ impl Model for World {
             woken: false,
             subscribed: false,
             received: false,
+            end: None,
             deadline: None,
         };
         let kind = self.kind;

@@ -50,7 +50,7 @@ impl State {
         self.note(self.rows().iter(), input);
     }
 
-    fn note<'a>(&self, rows: impl Iterator<Item = &'a (OwnerKey, Row)>, input: Input) {
+    pub(super) fn note<'a>(&self, rows: impl Iterator<Item = &'a (OwnerKey, Row)>, input: Input) {
         for (_, row) in rows {
             self.reached.note(*row, input);
         }
@@ -108,7 +108,13 @@ impl State {
                 self.ended.insert(hold);
             }
         }
-        let asleep: BTreeSet<_> = self.callers.iter().filter_map(Caller::waiter).collect();
+        // One whose acquire is under way asks when that has ended, or the lock is granted to it.
+        let may_go_on = |caller: &&Caller| match caller.at {
+            At::Attempting { waiter } => self.core.is_granted(waiter),
+            _ => true,
+        };
+        let callers = self.callers.iter().filter(may_go_on);
+        let asleep: BTreeSet<_> = callers.filter_map(Caller::waiter).collect();
         let woken = effects.woken.into_iter();
         let woken = woken.filter(|waiter| asleep.contains(waiter));
         self.deferred

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock_core::{
-    Face, Generation, HoldId, Life, LockCore, OpId, OwnerKey, Permit, RenewalAsk, Time, Token,
-    Visitor, WaiterId,
+    Face, Generation, HoldId, Life, LockCore, OpId, OwnerKey, RenewalAsk, Time, Token, Visitor,
+    WaiterId,
 };
 
 use super::Traits;
@@ -28,11 +28,24 @@ pub struct Caller {
     pub guards: Vec<Guard>,
     /// It was woken since it last looked.
     pub woken: bool,
-    /// It has a subscription, and has heard a message since it last asked for a permit.
+    /// It has a subscription, and has heard a message since its latest acquire began.
     pub subscribed: bool,
     pub received: bool,
+    /// How its acquire has ended, until it has seen that.
+    pub end: Option<End>,
     /// When it gives up, if it does.
     pub deadline: Option<Time>,
+}
+
+/// How an acquire has ended that has not brought the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    Busy {
+        left: Duration,
+    },
+    /// It asks again.
+    Again,
+    Failed,
 }
 
 /// What a call was handed.
@@ -52,9 +65,9 @@ pub enum At {
         waiter: WaiterId,
         limit: Option<Time>,
     },
-    /// Its attempt is under way.
+    /// Its acquire is under way, or has an end that it has not seen.
     Attempting {
-        permit: Permit,
+        waiter: WaiterId,
     },
     /// Another owner holds the lock. It attempts again when a message has come, when it is woken with
     /// a reason, or at the limit; without messages, whenever its pause may be over.
@@ -82,6 +95,7 @@ pub enum At {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Sender {
     Caller(usize),
+    Acquire(OwnerKey, OpId),
     Release(OwnerKey, OpId),
     Renewal(OwnerKey, Generation),
     /// Nobody any more.
@@ -104,7 +118,7 @@ pub struct Sent {
 pub enum Deferred {
     Timer(OwnerKey),
     Wake(WaiterId),
-    /// A send of a release was dropped with its runtime.
+    /// A send was dropped with its runtime.
     Dropped(OwnerKey, OpId),
     /// A forced unlock says whose hold it was.
     Forced(OwnerKey, Generation),
@@ -139,7 +153,7 @@ pub struct State {
     pub deferred: BTreeSet<Deferred>,
     /// The timers that are set.
     pub timers: BTreeMap<OwnerKey, Time>,
-    /// Releases whose next send is to be made: at any later moment, as on its long way.
+    /// Acquires and releases whose next send is to be made: at any later moment, as on its long way.
     pub sends: BTreeSet<(OwnerKey, OpId)>,
     /// Those that wait for room.
     pub without_room: BTreeSet<(OwnerKey, OpId)>,
@@ -195,7 +209,9 @@ impl State {
         let (sent_at, repeats) = (self.now, None);
         let face = match sender {
             Sender::Caller(nth) => self.callers[nth].owner.face,
-            Sender::Release(owner, _) | Sender::Renewal(owner, _) => owner.face,
+            Sender::Acquire(owner, _) | Sender::Release(owner, _) | Sender::Renewal(owner, _) => {
+                owner.face
+            }
             Sender::Nobody => Face::Only,
         };
         self.outbox.push(Sent {
@@ -212,15 +228,19 @@ impl State {
     /// the same.
     pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
         self.deferred.retain(|deferred| match deferred {
+            // A call that has an end to see asks, whatever it is woken for.
             Deferred::Wake(waiter) => self
                 .callers
                 .iter()
-                .any(|caller| caller.waiter() == Some(*waiter)),
+                .any(|caller| caller.waiter() == Some(*waiter) && caller.end.is_none()),
             Deferred::Timer(_)
             | Deferred::Dropped(..)
             | Deferred::Forced(..)
             | Deferred::LoseAll => true,
         });
+        for caller in &mut self.callers {
+            caller.woken &= caller.end.is_none();
+        }
         let mut found = Found::default();
         self.visit(&mut found);
         let Found {
@@ -263,7 +283,7 @@ impl State {
         for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
             sent.script.visit(visitor);
             match &mut sent.sender {
-                Sender::Release(_, job) => job.visit(visitor),
+                Sender::Acquire(_, op) | Sender::Release(_, op) => op.visit(visitor),
                 Sender::Renewal(_, generation) => generation.visit(visitor),
                 Sender::Caller(_) | Sender::Nobody => {}
             }
@@ -321,14 +341,10 @@ impl Caller {
         self.deadline.iter_mut().for_each(|at| visitor.time(at));
         match &mut self.at {
             At::Ready => {}
+            At::Attempting { waiter } => waiter.visit(visitor),
             At::Queued { waiter, limit } => {
                 waiter.visit(visitor);
                 limit.iter_mut().for_each(|at| visitor.time(at));
-            }
-            At::Attempting { permit } => {
-                permit.waiter.visit(visitor);
-                permit.op.visit(visitor);
-                visitor.field(&mut permit.field);
             }
             At::Listening { waiter, limit } => {
                 waiter.visit(visitor);
@@ -351,8 +367,9 @@ impl Caller {
 
     pub fn waiter(&self) -> Option<WaiterId> {
         match &self.at {
-            At::Queued { waiter, .. } | At::Listening { waiter, .. } => Some(*waiter),
-            At::Attempting { permit } => Some(permit.waiter),
+            At::Queued { waiter, .. }
+            | At::Listening { waiter, .. }
+            | At::Attempting { waiter } => Some(*waiter),
             At::Ready | At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => None,
         }
     }

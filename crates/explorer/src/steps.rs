@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use redisson_lock_core::{
-    Admission, Face, OpId, Order, OwnerKey, ReleaseSend, ReleaseStep, Time, Untaken, WaiterId,
+    Admission, Face, OpId, Order, OwnerKey, Permit, ReleaseSend, ReleaseStep, Time, Untaken,
+    WaiterId,
 };
 
 use super::coverage::Input;
 use super::read_write::Faces;
 use super::script::{Field, Holder, Script, Told};
-use super::state::{At, Sender, State, lease_of};
+use super::state::{At, End, Sender, State, lease_of};
 use super::{Action, LONGEST, RULES, Verb, World};
 
 impl State {
@@ -95,16 +96,15 @@ impl State {
 
     fn hand_off(&mut self, nth: usize) {
         let sent = self.outbox.remove(nth);
-        // Built and handed over in one poll: that time passes in between is a future that is not
-        // polled, and then it asks first whether a job has taken over.
-        if let Sender::Caller(caller) = sent.sender {
-            match self.callers[caller].at.clone() {
-                At::Attempting { permit } if !self.core.is_attempting(&permit) => {
-                    return self.ask_again(caller, permit.waiter);
-                }
-                _ if self.leaves_a_used_field(caller, sent.repeats.is_some()) => return,
-                _ => {}
+        // Whether it is still wanted is seen when it enters its connection.
+        if let Sender::Acquire(owner, op) = sent.sender {
+            let Some(permit) = self.core.acquire_says(owner, op) else {
+                return;
+            };
+            if self.leaves_a_used_field(&permit, sent.repeats.is_some()) {
+                return;
             }
+            self.core.acquire_enters(owner, op);
         }
         self.wire.push_back(sent);
     }
@@ -156,10 +156,8 @@ impl State {
             }
             at if self.pauses(at) => true,
             At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
-            At::Attempting { .. }
-            | At::Unlocking { .. }
-            | At::Confirming { .. }
-            | At::Extending { .. } => false,
+            At::Attempting { .. } => caller.woken || caller.end.is_some(),
+            At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => false,
         }
     }
 
@@ -181,6 +179,13 @@ impl State {
                 None => {}
             },
             At::Queued { .. } => self.admit(nth),
+            At::Attempting { waiter } => match self.callers[nth].end.take() {
+                Some(end) => {
+                    self.callers[nth].woken = false;
+                    self.sees(nth, waiter, end);
+                }
+                None => self.admit(nth),
+            },
             At::Listening { waiter, limit } => {
                 let woken = std::mem::take(&mut self.callers[nth].woken);
                 let reason = woken && self.core.has_reason_to_retry(waiter);
@@ -192,10 +197,7 @@ impl State {
                     self.admit(nth);
                 }
             }
-            At::Attempting { .. }
-            | At::Unlocking { .. }
-            | At::Confirming { .. }
-            | At::Extending { .. } => {}
+            At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => {}
         }
     }
 
@@ -214,8 +216,8 @@ impl State {
             Order::First | Order::Immediate => Input::JoinsImmediately,
             Order::Queued => Input::JoinsQueue,
         };
-        let waiter = self.step(owner, input, |core, now, out| {
-            core.enqueue(now, owner, order, terms, out)
+        let waiter = self.step(owner, input, |core, now, _| {
+            core.enqueue(now, owner, order, terms)
         });
         let limit = None;
         let caller = &mut self.callers[nth];
@@ -241,24 +243,14 @@ impl State {
             core.admit(now, waiter, &field, out)
         });
         match admission {
-            Ok(Admission::Permit(permit)) => {
-                let (target, lease) = (permit.target, permit.terms.lease);
-                let queues_up = permit.queues_up;
-                let field = Field::of(&permit.field);
+            Ok(Admission::Sent) => {
                 let caller = &mut self.callers[nth];
-                (caller.at, caller.received) = (At::Attempting { permit }, false);
-                self.send(
-                    Sender::Caller(nth),
-                    Script::Acquire {
-                        field,
-                        target,
-                        lease,
-                        queues_up,
-                    },
-                );
+                if !matches!(caller.at, At::Attempting { .. }) {
+                    (caller.at, caller.received) = (At::Attempting { waiter }, false);
+                }
             }
-            Ok(Admission::Granted(permit, sent_at)) => {
-                let unconfirmed = self.taken(nth, &permit, sent_at, None);
+            Ok(Admission::Granted) => {
+                let unconfirmed = self.claims(nth, waiter);
                 self.leave(nth);
                 self.waits_for_replicas(nth, unconfirmed);
             }
@@ -291,7 +283,7 @@ impl State {
             });
         }
         let caller = &mut self.callers[nth];
-        (caller.at, caller.deadline) = (At::Ready, None);
+        (caller.at, caller.deadline, caller.end) = (At::Ready, None, None);
         (caller.woken, caller.subscribed, caller.received) = (false, false, false);
         caller.turns_to(Face::Write);
         caller.next += 1;
@@ -337,10 +329,44 @@ impl State {
         }
     }
 
+    /// An acquire enters its connection, now or on its long way.
+    fn send_acquire(&mut self, permit: Permit) {
+        if self.has_ended() {
+            return self.ends_attempt(&permit, Untaken::NotExecuted, End::Failed);
+        }
+        if self.leaves_a_used_field(&permit, false) {
+            return;
+        }
+        let Permit {
+            owner,
+            op,
+            target,
+            queues_up,
+            terms,
+            ..
+        } = permit;
+        let field = Field::of(&permit.field);
+        let lease = terms.lease;
+        self.send(
+            Sender::Acquire(owner, op),
+            Script::Acquire {
+                field,
+                target,
+                lease,
+                queues_up,
+            },
+        );
+        self.hand_off(self.outbox.len() - 1);
+    }
+
     fn begin_send(&mut self, owner: OwnerKey) -> Option<(OpId, ReleaseStep)> {
         let found = self.sends.iter().find(|(other, _)| *other == owner);
         let (_, op) = *found?;
         self.sends.remove(&(owner, op));
+        if let Some(permit) = self.core.acquire_says(owner, op) {
+            self.send_acquire(permit);
+            return None;
+        }
         // Each loss is followed by another connection.
         let carrier = Some((0, u64::from(self.budget.losses)));
         let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
@@ -377,18 +403,6 @@ impl State {
     pub(super) fn cancel(&mut self, nth: usize) {
         let owner = self.callers[nth].owner;
         match self.callers[nth].at.clone() {
-            At::Attempting { permit } => {
-                let unsent = self
-                    .outbox
-                    .iter()
-                    .any(|sent| sent.sender == Sender::Caller(nth) && sent.repeats.is_none());
-                let untaken = if unsent {
-                    Untaken::NotExecuted
-                } else {
-                    Untaken::Unknown
-                };
-                self.untaken(&permit, untaken);
-            }
             // Its call is counted already.
             At::Confirming { guard, .. } => {
                 self.drop_hold(owner, guard.hold);
@@ -397,6 +411,7 @@ impl State {
                 return;
             }
             At::Ready
+            | At::Attempting { .. }
             | At::Queued { .. }
             | At::Listening { .. }
             | At::Unlocking { .. }

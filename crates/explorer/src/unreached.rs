@@ -17,7 +17,6 @@ const WITHOUT_HOLD: &[R] = &[
     R::Inside,
     R::Receives,
     R::ReceivesThenRelease,
-    R::Given,
 ];
 
 /// What cannot be, here or in the client.
@@ -53,7 +52,7 @@ const CANNOT_BE: &[Unreached] = &[
             I::OuterGone,
             I::AcquireUnknown,
         ],
-        "the giver sends it, and its call asks before it takes the lock",
+        "the giver sends it, or it has its answer",
     ),
     (
         &[R::Acquire, R::Immediate, R::Inside],
@@ -114,7 +113,6 @@ const CANNOT_BE: &[Unreached] = &[
             R::Inside,
             R::Receives,
             R::ReceivesThenRelease,
-            R::Given,
         ],
         &[I::DropEnded],
         "the owner has no hold, open or lost",

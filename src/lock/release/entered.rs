@@ -15,7 +15,7 @@ use crate::state::entry::{Entry, SendWay};
 
 /// Enters a send of a release. It goes the long way if there is no connection now, or too many releases are under way, or it
 /// needs more than one command.
-pub(super) fn enter(
+pub(in crate::lock) fn enter(
     entry: &Arc<Entry>,
     (core, now, out): (&mut LockCore, Time, &mut Effects),
     owner: OwnerKey,

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::Either;
@@ -181,18 +180,20 @@ impl Link {
 
     /// Sends a script once and waits for its answer within `limit`, NOSCRIPT made invisible.
     ///
-    /// Answers with the instant before the send. `sent` is set just before it is handed over.
+    /// Answers with the instant before the send.
     pub(crate) async fn run<T: 'static>(
         &self,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
-        match self.send(ScriptForm::Sha, call, limit, sent).await {
+        if call.is_unknown {
+            return Box::pin(self.send(ScriptForm::Source, call, limit)).await;
+        }
+        match self.send(ScriptForm::Sha, call, limit).await {
             // Not executed, so the same script may go out again; EVAL also loads it for the next
             // call.
             Err(SendError::Refused(cause)) if cause.refusal == Some(RefusalKind::NoScript) => {
-                Box::pin(self.send(ScriptForm::Source, call, limit, sent)).await
+                Box::pin(self.send(ScriptForm::Source, call, limit)).await
             }
             answered => answered,
         }
@@ -204,9 +205,8 @@ impl Link {
         &self,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
-        Box::pin(self.send(ScriptForm::SourceAfterAsking, call, limit, sent)).await
+        Box::pin(self.send(ScriptForm::SourceAfterAsking, call, limit)).await
     }
 
     async fn send<T: 'static>(
@@ -214,7 +214,6 @@ impl Link {
         form: ScriptForm,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<(Reply, Instant), SendError> {
         let sent_at = Instant::now();
         if limit.until <= sent_at {
@@ -224,7 +223,7 @@ impl Link {
         if call.still.is_some() {
             self.connection.stands_still().await;
         }
-        let answer = self.hand_over(form, call, (sent_at, limit), sent)?;
+        let answer = self.hand_over(form, call, (sent_at, limit))?;
         Ok((self.outcome(answer.await)?, sent_at))
     }
 
@@ -235,18 +234,11 @@ impl Link {
         form: ScriptForm,
         call: &Call<T>,
         (sent_at, limit): (Instant, Limit),
-        sent: &AtomicBool,
     ) -> Result<impl Future<Output = Answer> + Send + use<T>, SendError> {
         let is_wanted = Cell::new(true);
-        let gate = |enter: &mut dyn FnMut()| {
-            let mut enter = || {
-                sent.store(true, Ordering::Release);
-                enter();
-            };
-            match &call.still {
-                Some(still) => is_wanted.set(still.if_wanted(&mut enter)),
-                None => enter(),
-            }
+        let gate = |enter: &mut dyn FnMut()| match &call.still {
+            Some(still) => is_wanted.set(still.if_wanted(enter)),
+            None => enter(),
         };
         let (words, until) = (words_of(form, call), limit.until);
         let (expected, limits) = (self.expected_of(form, call), self.limits(sent_at, limit));
@@ -337,8 +329,7 @@ impl Link {
         call: &Call<T>,
         limit: Limit,
     ) -> Result<Reply, SendError> {
-        let sent = AtomicBool::new(false);
-        let (reply, _) = self.send(ScriptForm::Source, call, limit, &sent).await?;
+        let (reply, _) = self.send(ScriptForm::Source, call, limit).await?;
         Ok(reply)
     }
 

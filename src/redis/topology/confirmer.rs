@@ -37,6 +37,7 @@ impl ReplicaRoute<'_> {
 }
 
 /// Asks whether replicas have what was sent after this was made.
+#[derive(Clone)]
 pub(crate) struct ReplicaProbe {
     /// To the server that has the lock.
     way: RoutedLink,

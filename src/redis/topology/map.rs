@@ -32,7 +32,7 @@ use crate::redis::settings::{Expected, Settings};
 
 use registry::{NumberOutcome, Registry};
 pub(in crate::redis) use send::is_followed;
-pub(crate) use values::{Nodes, Received, RoutedLink, Switches};
+pub(crate) use values::{Nodes, Received, RoutedLink, Switches, not_reached};
 pub(in crate::redis) use values::{RouteOwners, RouteTable};
 
 /// The map.

@@ -1,7 +1,6 @@
 //! The way of the commands of one key.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -170,19 +169,16 @@ impl<'a> Route<'a> {
 
     /// Sends a script once and waits for its answer within `limit`. Among several servers it follows where
     /// it is sent, which counts as nothing: what was redirected was not executed.
-    ///
-    /// `sent` is set just before it is handed over.
     pub(crate) async fn run<T: 'static>(
         self,
         way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         let map = self.map;
         match map.only.get() {
-            Some(_) => self.run_there(way, call, limit, sent).await,
-            None => Box::pin(map.run(self.group, self.lane, way, call, limit, sent)).await,
+            Some(_) => self.run_there(way, call, limit).await,
+            None => Box::pin(map.run(self.group, self.lane, way, call, limit)).await,
         }
     }
 
@@ -192,19 +188,18 @@ impl<'a> Route<'a> {
         way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         let map = self.map;
         match map.only.get() {
             Some(_) => {
-                let (reply, sent_at) = way.link.run(call, limit, sent).await?;
+                let (reply, sent_at) = way.link.run(call, limit).await?;
                 Ok(Received {
                     reply,
                     sent_at,
                     way,
                 })
             }
-            None => Box::pin(map.run_there(self.group, self.lane, way, call, limit, sent)).await,
+            None => Box::pin(map.run_there(self.group, self.lane, way, call, limit)).await,
         }
     }
 

@@ -1,4 +1,4 @@
-//! Unlocks that are under way, and how their releases are sent.
+//! Unlocks that are under way, and how acquires and releases are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use redisson_lock_core::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{Entry, HoldCells, Outcome};
+use super::{AttemptTerms, Entry, HoldCells, Outcome};
 use crate::base::runtime::isolated;
 use crate::error::{Error, Operation};
 use crate::redis::Unflushed;
@@ -20,13 +20,17 @@ pub(crate) type BegunUnlock = Result<Option<Outcome>, LossReason>;
 /// A task of a client.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-type EnterRelease = fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), OwnerKey, OpId) -> SendWay;
+/// What the acquires of a call say.
+pub(crate) type Asks<'a> = &'a dyn Fn(WaiterId) -> Option<&'a AttemptTerms>;
 
-/// How a release is sent.
+type EnterSend =
+    fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), Asks<'_>, (OwnerKey, OpId)) -> SendWay;
+
+/// How acquires and releases are sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Releases {
+pub(crate) struct Sends {
     /// Enters a send into its connection, under the lock's mutex.
-    pub(crate) enter: EnterRelease,
+    pub(crate) enter: EnterSend,
     /// Finds the way for one that could not be entered.
     pub(crate) long_way: fn(Arc<Entry>, OwnerKey, OpId) -> Job,
 }

@@ -187,21 +187,6 @@ fn a_head_that_does_not_come_is_passed_over_by_immediate_attempts_too() {
 }
 
 #[test]
-fn so_is_a_head_that_does_not_read_the_answer_of_its_attempt() {
-    let mut fixture = Fixture::new();
-    let head = fixture.call(B, Order::Queued);
-    fixture.permit(head);
-    fixture.now = fixture.now + RULES.command_timeout;
-    let stranger = fixture.call(C, Order::Immediate);
-    assert_eq!(fixture.admit(stranger), Admission::Busy, "it may be polled");
-    fixture.step(|core, now, out| core.leave(now, stranger, out));
-    fixture.now = fixture.now + RULES.command_timeout;
-    let stranger = fixture.call(C, Order::Immediate);
-    fixture.permit(stranger);
-    assert_eq!(fixture.out.sends.len(), 1, "its attempt is undone");
-}
-
-#[test]
 fn a_reentry_never_lets_anybody_go_first() {
     let mut fixture = Fixture::new();
     fixture.lock(A);
@@ -312,9 +297,7 @@ fn when_its_owner_gets_the_lock_a_sleeping_call_is_woken() {
     let permit = fixture.permit(attempting);
     assert!(!fixture.retries(asleep));
     let sent_at = fixture.now;
-    fixture
-        .step(|core, now, out| core.taken(now, &permit, sent_at, out))
-        .expect("wanted");
+    fixture.takes_at(&permit, sent_at).expect("wanted");
     assert!(fixture.out.woken.contains(&asleep), "{:?}", fixture.out);
     assert!(fixture.retries(asleep), "it may nest");
 }
@@ -469,7 +452,7 @@ fn totals_say_what_happened_and_how_often() {
     let waiter = fixture.call_with(A, Order::Immediate, TERMS);
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
-    let hold = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    let hold = fixture.takes_at(&permit, sent_at);
     assert_eq!(fixture.out.totals[..], [(Total::Acquired, 1)]);
     let unlock = fixture.unlock(A, hold.expect("wanted").0);
     assert_eq!(fixture.out.totals[..], [], "its outcome is not known");

@@ -8,7 +8,7 @@ use crate::LossReason;
 use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::{
     Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, Terms, ThreadId, Time, Untaken, WaiterId,
+    ReleaseSend, ReleaseStep, Terms, ThreadId, Untaken, WaiterId,
 };
 
 impl Fixture {
@@ -43,6 +43,7 @@ impl Fixture {
         assert!(permit.queues_up);
         self.untaken(&permit, Untaken::Busy);
         assert!(self.has_place(owner));
+        self.step(|core, now, out| core.poll_turn(now, waiter, out));
         waiter
     }
 
@@ -79,8 +80,7 @@ impl Fixture {
 
     fn takes(&mut self, permit: &Permit) -> Result<(), Rejected> {
         let sent_at = self.now;
-        self.step(|core, now, out| core.taken(now, permit, sent_at, out))
-            .map(drop)
+        self.takes_at(permit, sent_at).map(drop)
     }
 }
 
@@ -175,9 +175,8 @@ fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconn
         }
         assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
         let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
-        let Ok(Admission::Permit(permit)) = admission else {
-            panic!("{admission:?}")
-        };
+        assert_eq!(admission, Ok(Admission::Sent));
+        let permit = fixture.sent_acquire();
         assert_eq!((permit.field, permit.queues_up), (field, true));
     }
 }
@@ -250,31 +249,18 @@ fn an_owner_that_had_the_lock_has_no_place() {
     // Over before the attempt counts as one that is not polled.
     let lease = RULES.command_timeout;
     let terms = Terms { lease, ..TERMS };
-    let waiter = fixture.step(|core, now, out| core.enqueue(now, A, Order::Queued, terms, out));
+    let waiter = fixture.step(|core, now, _| core.enqueue(now, A, Order::Queued, terms));
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
     fixture.now = fixture.now + lease;
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    let taken = fixture.takes_at(&permit, sent_at);
     assert_eq!(taken, Err(Rejected::TooLate));
     let job = fixture.job();
     assert!(!fixture.has_place(A));
     fixture.leaves(waiter);
     assert_eq!(fixture.sends(A, job), (0, false));
-}
-
-/// No other call of its client waits, but owners of other clients may.
-#[test]
-fn an_attempt_that_is_not_polled_gives_its_place_up_although_no_other_call_queues() {
-    let mut fixture = Fixture::fair();
-    let waiter = fixture.call(A, Order::Queued);
-    let permit = fixture.permit(waiter);
-    assert!(permit.queues_up);
-    fixture.now = fixture.now + RULES.command_timeout * 2;
-    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-    let job = fixture.job();
-    assert_eq!(fixture.sends(A, job), (0, true));
 }
 
 #[test]
@@ -492,43 +478,6 @@ fn a_call_whose_place_was_used_attempts_again() {
     assert!(fixture.permit(waiter).queues_up);
 }
 
-/// It may have the lock, or a place: a job undoes both, and the call queues up again when it asks.
-#[test]
-fn an_attempt_that_is_not_polled_leaves_no_place() {
-    let mut fixture = Fixture::fair();
-    let unpolled = fixture.call(A, Order::Queued);
-    fixture.permit(unpolled);
-    fixture.queued_up(B);
-    fixture.now = Time::START + RULES.command_timeout * 2;
-    fixture.step(LockCore::tick);
-    let job = fixture.job();
-    assert_eq!(fixture.sends(A, job), (0, true));
-    fixture.release_is_answered(A, job, None);
-    assert!(!fixture.has_place(A));
-    assert!(fixture.permit(unpolled).queues_up);
-    assert!(fixture.has_place(B));
-}
-
-/// Its late reply says busy, but a job has given the place up meanwhile.
-#[test]
-fn a_call_that_would_wait_without_a_place_attempts_again() {
-    let mut fixture = Fixture::fair();
-    let unpolled = fixture.call(A, Order::Queued);
-    let permit = fixture.permit(unpolled);
-    fixture.queued_up(B);
-    fixture.now = Time::START + RULES.command_timeout * 2;
-    fixture.step(LockCore::tick);
-    let job = fixture.job();
-    fixture.sends(A, job);
-    fixture.release_is_answered(A, job, GONE);
-    fixture.untaken(&permit, Untaken::Busy);
-    let until = fixture.now + Duration::from_secs(30);
-    fixture.step(|core, now, out| core.waits(now, unpolled, until, out));
-    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
-    assert!(fixture.core.has_reason_to_retry(unpolled));
-    fixture.permit(unpolled);
-}
-
 /// Its calls wait for a message that they do not read.
 #[test]
 fn an_owner_that_is_told_and_not_polled_gives_its_place_up() {
@@ -559,6 +508,7 @@ fn an_owner_that_is_told_and_asks_keeps_its_place() {
     fixture.now = fixture.now + RULES.command_timeout;
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
+    fixture.step(|core, now, out| core.poll_turn(now, waiter, out));
     fixture.now = fixture.now + RULES.command_timeout * 2;
     fixture.step(LockCore::tick);
     assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
@@ -584,4 +534,19 @@ fn an_owner_that_is_told_after_a_long_wait_has_as_long_to_ask() {
     let job = fixture.job();
     assert_eq!(fixture.sends(B, job), (0, true));
     assert!(fixture.has_place(A));
+}
+
+/// It listens for its turn only when it has seen that it has to wait.
+#[test]
+fn an_owner_whose_call_does_not_see_that_it_queues_gives_its_place_up() {
+    let mut fixture = Fixture::fair();
+    let unpolled = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(unpolled);
+    fixture.untaken(&permit, Untaken::Busy);
+    fixture.now = fixture.now + RULES.command_timeout * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
+    fixture.release_is_answered(A, job, None);
+    assert!(fixture.permit(unpolled).queues_up, "when it is polled");
 }

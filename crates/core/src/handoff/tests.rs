@@ -9,7 +9,7 @@ use crate::HandOff;
 use crate::LossReason;
 use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 use crate::{
-    Admission, Ending, HoldId, LockCore, Order, OwnerKey, Permit, ReleaseSend, Terms, Total,
+    Admission, Effects, Ending, HoldId, LockCore, Order, OwnerKey, ReleaseSend, Terms, Total,
     Untaken, WaiterId,
 };
 
@@ -52,25 +52,23 @@ fn sends_pass(fixture: &mut Fixture, owner: OwnerKey) -> bool {
     matches!(said, ReleaseSend::Pass { .. })
 }
 
-fn granted(fixture: &mut Fixture, waiter: WaiterId) -> Permit {
-    match fixture.admit(waiter) {
-        Admission::Granted(permit, _) => permit,
-        other => panic!("it was handed the lock: {other:?}"),
-    }
+fn is_granted(fixture: &mut Fixture, waiter: WaiterId) {
+    assert_eq!(fixture.admit(waiter), Admission::Granted);
 }
 
 /// The call takes what it was handed, and returns.
 fn picks_up(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
-    let (permit, sent_at) = (granted(fixture, waiter), fixture.now);
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    is_granted(fixture, waiter);
+    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
+    let claimed = fixture.step(claim);
     leave(fixture, waiter);
-    taken.expect("wanted").0
+    claimed.expect("wanted").hold
 }
 
 /// The call takes the lock by itself, and returns.
 fn takes(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
     let (permit, sent_at) = (fixture.permit(waiter), fixture.now);
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    let taken = fixture.takes_at(&permit, sent_at);
     leave(fixture, waiter);
     taken.expect("wanted").0
 }
@@ -88,11 +86,11 @@ fn an_unlock_hands_the_lock_to_the_first_that_waits() {
     assert_eq!(fixture.out.woken[..], [waiters[0]]);
     let totals = [(Total::Released, 1), (Total::Passed, 1)];
     assert_eq!(fixture.out.totals[..], totals);
-    let permit = granted(&mut fixture, waiters[0]);
-    assert_eq!((permit.owner, permit.target), (B, 1));
-    let sent_at = fixture.now;
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
-    assert!(taken.is_ok());
+    is_granted(&mut fixture, waiters[0]);
+    let waiter = waiters[0];
+    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
+    let claimed = fixture.step(claim).expect("wanted");
+    assert_eq!(claimed.target, 1);
     leave(&mut fixture, waiters[0]);
     assert!(fixture.out.sends.is_empty());
     assert_eq!(fixture.core.counts().held, 1);
@@ -115,7 +113,7 @@ fn a_guard_that_is_dropped_hands_the_lock_over_as_well() {
     assert!(sends_pass(&mut fixture, A));
     fixture.answered(A, 0, None);
     assert_eq!(fixture.out.woken[..], [waiters[0]]);
-    granted(&mut fixture, waiters[0]);
+    is_granted(&mut fixture, waiters[0]);
 }
 
 #[test]
@@ -321,7 +319,7 @@ fn a_field_that_is_gone_is_a_loss_for_the_giver_and_nothing_for_the_receiver() {
     let unlock = passing(&mut fixture, hold);
     assert_eq!(fixture.unlocked(&unlock, 0, GONE), Err(LossReason::Gone));
     assert!(fixture.out.woken.contains(&waiters[0]));
-    assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
+    assert!(matches!(fixture.admit(waiters[0]), Admission::Sent));
 }
 
 #[test]
@@ -334,7 +332,7 @@ fn a_pass_that_is_refused_becomes_a_release() {
     let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
-    assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
+    assert!(matches!(fixture.admit(waiters[0]), Admission::Sent));
 }
 
 #[test]
@@ -365,7 +363,7 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
     fixture.unlocked(&unlock, 0, None).expect("released");
-    assert!(matches!(fixture.admit(waiters[0]), Admission::Permit(_)));
+    assert!(matches!(fixture.admit(waiters[0]), Admission::Sent));
 }
 
 #[test]
@@ -376,7 +374,7 @@ fn neither_end_of_a_pass_is_a_loss() {
     fixture.unlocked(&unlock, 0, None).expect("passed");
     assert_eq!(fixture.out.ended[..], [(hold, Ending::Released)]);
     assert!(fixture.out.events.is_empty());
-    granted(&mut fixture, waiters[0]);
+    is_granted(&mut fixture, waiters[0]);
     assert!(fixture.out.events.is_empty());
 }
 

@@ -3,11 +3,47 @@
 use std::time::Duration;
 
 use crate::tests::{A, B, C, Fixture, RULES};
-use crate::{Order, OwnerKey, Rejected, Untaken, WaiterId};
+use crate::{
+    Admission, Effects, HoldId, LockCore, Order, OwnerKey, Permit, Rejected, Taking, Time, Token,
+    Untaken, WaiterId,
+};
 
 const TIMEOUT: Duration = RULES.command_timeout;
 
 impl Fixture {
+    /// The acquire has taken the lock.
+    pub(crate) fn granted(&mut self, permit: &Permit) -> Taking {
+        let taken = (self.now, None);
+        self.step(|core, now, out| core.acquired(now, permit, taken, false, out))
+    }
+
+    /// The acquire takes the lock, and its call claims it.
+    pub(crate) fn takes_at(
+        &mut self,
+        permit: &Permit,
+        sent_at: Time,
+    ) -> Result<(HoldId, Option<Token>), Rejected> {
+        self.claims(permit, sent_at, false)
+    }
+
+    pub(crate) fn claims(
+        &mut self,
+        permit: &Permit,
+        sent_at: Time,
+        is_outside: bool,
+    ) -> Result<(HoldId, Option<Token>), Rejected> {
+        let acquired = |core: &mut LockCore, now, out: &mut Effects| {
+            core.acquired(now, permit, (sent_at, None), is_outside, out)
+        };
+        if self.step(acquired) == Taking::TooLate {
+            return Err(Rejected::TooLate);
+        }
+        let waiter = permit.waiter;
+        let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
+        let claimed = self.step(claim)?;
+        Ok((claimed.hold, claimed.token))
+    }
+
     /// An attempt of this call finds the lock held by another process.
     fn finds_it_held(&mut self, waiter: WaiterId) {
         let permit = self.permit(waiter);
@@ -46,6 +82,9 @@ fn a_place_that_was_passed_over_is_back_when_it_asks() {
     let mut fixture = Fixture::new();
     let place = fixture.call(A, Order::Queued);
     let next = fixture.call(B, Order::Queued);
+    for place in [place, next] {
+        fixture.step(|core, now, out| core.poll_turn(now, place, out));
+    }
     assert!(fixture.core.has_turn(fixture.now, place));
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
     assert!(!fixture.core.has_turn(fixture.now, place));
@@ -87,26 +126,6 @@ fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
 }
 
 #[test]
-fn an_attempt_whose_answer_is_not_applied_is_undone_and_its_call_asks_again() {
-    let mut fixture = Fixture::new();
-    let head = fixture.call(A, Order::Queued);
-    let permit = fixture.permit(head);
-    let next = fixture.call(B, Order::Queued);
-    fixture.admit(next);
-    fixture.timer_of_the_queue_fires_after(TIMEOUT);
-    assert!(!fixture.core.is_attempting(&permit));
-    let (owner, job) = fixture.out.sends[0];
-    assert_eq!(owner, A);
-    let sent_at = fixture.now;
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
-    assert_eq!(taken, Err(Rejected::TakenOver));
-    fixture.job_sends(A, job);
-    fixture.answered(A, 0, None);
-    assert_eq!(fixture.out.woken[..], [next]);
-    fixture.permit(next);
-}
-
-#[test]
 fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(C);
@@ -125,70 +144,69 @@ fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues(
     assert!(fixture.core.is_attempting(&permit));
 }
 
-/// Its answer may be there: its call has not applied it.
+/// It belongs to a call that does not claim it: the call is passed over until it asks, and the next one gets the lock.
 #[test]
-fn an_acquire_that_is_not_polled_is_undone_when_others_wait_for_its_end() {
-    for is_nested in [true, false] {
+fn a_lock_that_is_granted_and_not_claimed_is_given_back() {
+    for order in [Order::Queued, Order::Immediate] {
         let mut fixture = Fixture::new();
-        let outer = is_nested.then(|| fixture.lock(A));
-        let unpolled = fixture.call(A, Order::Immediate);
+        let unpolled = fixture.call(A, order);
         let permit = fixture.permit(unpolled);
-        let queued = fixture.call(B, Order::Queued);
-        match is_nested {
-            true => _ = fixture.admit(queued),
-            false => {
-                fixture.finds_it_held(queued);
-                fixture.waits(queued, Duration::from_secs(60));
-            }
+        let next = fixture.call(B, Order::Queued);
+        if order == Order::Queued {
+            fixture.admit(next);
         }
-        if let Some(outer) = outer {
-            fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
-            assert!(fixture.out.sends.is_empty(), "its release waits");
-        }
-        fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
-        assert!(!fixture.core.is_attempting(&permit));
+        // However long its answer takes, its connection keeps the time.
+        fixture.now = fixture.now + TIMEOUT * 5;
+        assert_eq!(fixture.granted(&permit), Taking::Granted);
+        assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+        assert_eq!(fixture.core.timer(A), Some(fixture.now + TIMEOUT));
+        assert!(matches!(fixture.admit(next), Admission::Queued { .. }));
+        fixture.now = fixture.now + TIMEOUT;
+        fixture.step(|core, now, out| core.timer_fired(now, A, out));
         let (owner, job) = fixture.out.sends[0];
-        assert_eq!(owner, A);
-        assert_eq!(fixture.job_sends(A, job).0, 0);
+        assert_eq!((owner, fixture.job_sends(A, job).0), (A, 0));
         fixture.answered(A, 0, None);
-        let mut woken = fixture.out.woken.to_vec();
-        fixture.next_of(A, job);
-        woken.extend(&fixture.out.woken);
-        assert!(woken.contains(&queued), "{woken:?}");
-        fixture.permit(queued);
-        let sent_at = fixture.now;
-        let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
-        assert_eq!(taken, Err(Rejected::TakenOver));
+        assert!(fixture.out.woken.contains(&next), "{:?}", fixture.out);
+        fixture.permit(next);
+        let claimed = fixture.step(|core, now, out| core.claim(now, unpolled, out));
+        assert_eq!(claimed, Err(Rejected::GivenBack));
     }
 }
 
+/// What is released meanwhile is released with it.
 #[test]
-fn a_release_alone_waits_no_longer_for_an_acquire_that_is_not_polled() {
+fn a_nested_lock_that_is_not_claimed_keeps_no_outer_hold() {
     let mut fixture = Fixture::new();
     let outer = fixture.lock(A);
     let unpolled = fixture.call(A, Order::Queued);
-    fixture.permit(unpolled);
-    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None, "nothing waits");
+    let permit = fixture.permit(unpolled);
+    assert_eq!(fixture.granted(&permit), Taking::Granted);
     fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
-    fixture.timer_of_the_queue_fires_after(TIMEOUT * 2);
+    assert!(fixture.out.sends.is_empty(), "its call may claim it");
+    fixture.now = fixture.now + TIMEOUT;
+    fixture.step(|core, now, out| core.timer_fired(now, A, out));
     let (_, job) = fixture.out.sends[0];
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
 
-/// Its owner has had the lock for long: its time begins with the acquire.
+/// A copy that has entered a connection may have been executed.
 #[test]
-fn an_acquire_that_begins_late_has_as_long_as_any() {
-    let mut fixture = Fixture::new();
-    let outer = fixture.lock(A);
-    fixture.now = fixture.now + TIMEOUT * 5;
-    let nested = fixture.call(A, Order::Immediate);
-    let permit = fixture.permit(nested);
-    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
-    let limit = fixture.now + TIMEOUT * 2;
-    fixture.now = limit - Duration::from_millis(1);
-    fixture.step(|core, now, out| core.tick(now, out));
-    assert!(fixture.core.is_attempting(&permit));
-    fixture.now = limit;
-    fixture.step(|core, now, out| core.tick(now, out));
-    assert!(!fixture.core.is_attempting(&permit));
+fn an_acquire_whose_call_leaves_is_undone_if_it_was_sent() {
+    for is_sent in [true, false] {
+        let mut fixture = Fixture::new();
+        let call = fixture.call(A, Order::Queued);
+        fixture.admit(call);
+        let (owner, op) = fixture.out.sends[0];
+        if is_sent {
+            fixture.sent_acquire();
+        }
+        fixture.step(|core, now, out| core.leave(now, call, out));
+        let undone: Vec<_> = fixture.out.sends.iter().map(|(owner, _)| *owner).collect();
+        assert_eq!(undone, if is_sent { vec![A] } else { vec![] });
+        assert_eq!(fixture.core.acquire_says(owner, op), None);
+        assert!(
+            !fixture.core.acquire_enters(owner, op),
+            "no copy comes later"
+        );
+    }
 }

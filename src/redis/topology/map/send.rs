@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -74,12 +74,11 @@ impl Map {
         mut way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         let mut redirections = 0;
         loop {
             let number = way.node;
-            let cause = match self.run_there(route, nth, way, call, limit, sent).await {
+            let cause = match self.run_there(route, nth, way, call, limit).await {
                 Err(SendError::Refused(cause)) => cause,
                 answered => return answered,
             };
@@ -140,12 +139,11 @@ impl Map {
         way: RoutedLink,
         call: &Call<T>,
         limit: Limit,
-        sent: &AtomicBool,
     ) -> Result<Received, SendError> {
         let answer = async {
             match way.migrating_from {
-                None => way.link.run(call, limit, sent).await,
-                Some(_) => way.link.run_asking(call, limit, sent).await,
+                None => way.link.run(call, limit).await,
+                Some(_) => way.link.run_asking(call, limit).await,
             }
         };
         let (reply, sent_at) = tokio::select! {
@@ -184,6 +182,7 @@ impl Map {
         }
         self.context.outdated.notify_one();
         if let Moved { host, port } = refusal {
+            self.redirects.fetch_add(1, Ordering::Relaxed);
             self.moved(route, way.node, self.named_by(way.node, host, *port));
         }
     }

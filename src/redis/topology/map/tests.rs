@@ -2,7 +2,6 @@
 
 use std::ops::RangeInclusive;
 use std::pin::pin;
-use std::sync::atomic::AtomicBool;
 
 use futures_util::FutureExt;
 use test_support::{Server, eventually, tokio, within};
@@ -460,11 +459,11 @@ async fn an_answer_is_read_only_while_its_server_has_the_route() {
     let call = script::touch(LockKind::Plain, [(&key, &field)].into_iter());
     for is_taken_over in [false, true] {
         let until = Instant::now() + LONG;
-        let (sent, silence) = (AtomicBool::new(false), LONG);
+        let silence = LONG;
         let limit = Limit { until, silence };
         let way = map.ready(5, 0, until).await.expect("it responds");
         let before = control.calls("evalsha");
-        let mut answer = pin!(map.run_there(5, 0, way, &call, limit, &sent));
+        let mut answer = pin!(map.run_there(5, 0, way, &call, limit));
         assert!((&mut answer).now_or_never().is_none());
         let is_executed = || control.calls("evalsha") > before;
         eventually("a call", LONG, is_executed).await;

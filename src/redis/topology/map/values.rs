@@ -63,6 +63,7 @@ impl Switches {
 }
 
 /// A connection, and the number of the server that it leads to.
+#[derive(Clone)]
 pub(crate) struct RoutedLink {
     pub(crate) link: Arc<Link>,
     pub(in crate::redis) node: u16,
@@ -112,7 +113,7 @@ pub(crate) struct Nodes {
 
 /// A refusal that could not be followed in time. It says that the cluster is about to change, and not that the
 /// address leads to the wrong server.
-pub(super) fn not_reached(mut cause: Box<Cause>) -> SendError {
+pub(crate) fn not_reached(mut cause: Box<Cause>) -> SendError {
     if let Some(RefusalKind::Moved { .. } | RefusalKind::Ask { .. }) = cause.refusal {
         cause.refusal = Some(RefusalKind::NotReached);
         cause.text = format!("the node was not reached in time: {}", cause.text);

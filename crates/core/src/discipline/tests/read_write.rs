@@ -46,13 +46,13 @@ impl Fixture {
 
     fn is_taken(&mut self, permit: &Permit) -> Result<HoldId, Rejected> {
         let sent_at = self.now;
-        let taken = self.step(|core, now, out| core.taken(now, permit, sent_at, out));
+        let taken = self.takes_at(permit, sent_at);
         taken.map(|(hold, _)| hold)
     }
 
     fn is_taken_outside(&mut self, permit: &Permit) -> Result<HoldId, Rejected> {
         let sent_at = self.now;
-        let taken = self.step(|core, now, out| core.taken_outside(now, permit, sent_at, out));
+        let taken = self.claims(permit, sent_at, true);
         taken.map(|(hold, _)| hold)
     }
 
@@ -359,7 +359,7 @@ fn a_long_read_that_is_answered_too_late_is_undone() {
     let permit = fixture.permit(waiter);
     let sent_at = fixture.now;
     fixture.now = fixture.now + RULES.watchdog_timeout;
-    let taken = fixture.step(|core, now, out| core.taken(now, &permit, sent_at, out));
+    let taken = fixture.takes_at(&permit, sent_at);
     assert_eq!(taken, Err(Rejected::TooLate));
     assert_eq!(fixture.out.sends[0].0, A_READS);
 }
@@ -470,14 +470,15 @@ fn a_reader_that_is_not_polled_is_passed_over() {
     fixture.permit(unpolled);
 }
 
-/// Writers wait for an attempt to read too: a job undoes it.
+/// Writers wait for what is granted to a reader too: it is given back.
 #[test]
-fn an_attempt_to_read_that_is_not_polled_keeps_no_writer_waiting() {
+fn a_read_that_is_not_claimed_keeps_no_writer_waiting() {
     let mut fixture = Fixture::read_write();
     let unpolled = fixture.call(A_READS, Order::Queued);
-    fixture.permit(unpolled);
+    let permit = fixture.permit(unpolled);
     let writer = fixture.call(B_WRITES, Order::Queued);
     assert!(fixture.waits_its_turn(writer));
+    fixture.granted(&permit);
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.step(LockCore::tick);
     let (owner, job) = fixture.out.sends[0];

@@ -1,0 +1,56 @@
+//! What a call that wants a lock is told, and what its acquires say beside the core.
+
+use std::sync::Arc;
+
+use redisson_lock_core::{Admission, Claimed};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::{Error, HeldBy};
+use crate::state::hold_status::HoldStatus;
+
+/// A call that wants the lock.
+pub(super) struct CallCells {
+    pub(super) notify: Arc<Notify>,
+    pub(super) asks: Option<AttemptTerms>,
+    /// How its latest acquire ended, until the call has seen it.
+    pub(super) end: Option<Box<AttemptEnd>>,
+}
+
+/// What the acquires of a call say beside what the core does.
+#[derive(Clone)]
+pub(crate) struct AttemptTerms {
+    pub(crate) deadline: Option<Instant>,
+    /// The field of its owner, if no connection was replaced without a fence.
+    pub(crate) own_field: Arc<str>,
+    /// The owner that it takes the lock over from, as it is named in Redis.
+    pub(crate) from: Option<Arc<str>>,
+}
+
+/// How an acquire ended that has not brought the lock.
+pub(crate) enum AttemptEnd {
+    Busy(Busy),
+    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again.
+    OwnRead,
+    /// Its field was used before: the call asks again, with another one.
+    AsksAgain,
+    Failed(Error),
+}
+
+/// The answer to an attempt that did not take the lock.
+pub(crate) struct Busy {
+    pub(crate) holder: Box<HeldBy>,
+    /// The lock is free, and it is the turn of that owner.
+    pub(crate) is_free: bool,
+    /// Its slot is on its way to another node.
+    pub(crate) is_on_the_way: bool,
+    pub(crate) sent_at: Instant,
+}
+
+/// What a call finds that asks.
+pub(crate) enum CallFinds {
+    /// The lock.
+    Hold(Claimed, Arc<HoldStatus>),
+    Ended(AttemptEnd),
+    Admission(Admission),
+}
