@@ -10,10 +10,10 @@ use super::LockCore;
 use super::admission::Rejected;
 use super::hold::local_deadline;
 use super::op::{EnclosingWrite, Grant};
-use super::owner_state::AfterAcquire;
+use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::Terms;
 use super::values::{
-    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Time, Token, Total, WaiterId,
+    Effects, HoldId, Life, LossReason, OpId, OwnerKey, Rules, Time, Token, Total, WaiterId,
 };
 
 /// What one acquire for one owner says.
@@ -131,6 +131,7 @@ impl LockCore {
                 if is_late || !is_wanted {
                     own.end_acquire(AfterAcquire::Unwanted, cx);
                 } else {
+                    own.note_lease_of_nested(permit, sent_at, &rules);
                     own.give((sent_at, token), limit, cx);
                 }
                 match (is_wanted, is_late) {
@@ -294,5 +295,16 @@ impl LockCore {
     pub fn is_attempting(&self, permit: &Permit) -> bool {
         let acquire = self.acquire_of(permit);
         acquire.is_some_and(|acquire| acquire.grant.is_none())
+    }
+}
+
+impl OwnerState {
+    /// The server has the lease that a nested lock was granted for, whether its call claims it or not: what is released until
+    /// then is not gone because a lease was over.
+    fn note_lease_of_nested(&mut self, permit: &Permit, sent_at: Time, rules: &Rules) {
+        let losses = self.op.acquire().map(|acquire| acquire.losses);
+        if permit.target > 1 && losses == Some(self.tenure.losses()) {
+            self.tenure.promise(sent_at, permit.terms.lease, 0, rules);
+        }
     }
 }

@@ -234,7 +234,7 @@ impl Tenure {
     }
 
     /// Moves the deadline to this lease if enough replicas have confirmed it. Nothing else moves it.
-    fn promise(
+    pub(super) fn promise(
         &mut self,
         sent_at: Time,
         lease: Duration,

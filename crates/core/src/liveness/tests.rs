@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::tests::{A, B, C, Fixture, RULES};
+use crate::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::{
-    Admission, Effects, HoldId, LockCore, Order, OwnerKey, Permit, Rejected, Taking, Time, Token,
-    Untaken, WaiterId,
+    Admission, Effects, HoldId, LeaseKind, LockCore, LossReason, Order, OwnerKey, Permit, Rejected,
+    Taking, Terms, Time, Token, Untaken, WaiterId,
 };
 
 const TIMEOUT: Duration = RULES.command_timeout;
@@ -209,4 +209,26 @@ fn an_acquire_whose_call_leaves_is_undone_if_it_was_sent() {
             "no copy comes later"
         );
     }
+}
+
+/// It has kept the field at the server, so the release that frees it late, and whose answer is lost, has lost nothing.
+#[test]
+fn a_nested_lock_that_is_not_claimed_makes_no_loss_of_an_outer_hold() {
+    let mut fixture = Fixture::new();
+    let short = Terms {
+        lease: TIMEOUT,
+        kind: LeaseKind::Fixed,
+        ..TERMS
+    };
+    let outer = fixture.lock_with(A, short);
+    let unpolled = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(unpolled);
+    assert_eq!(fixture.granted(&permit), Taking::Granted);
+    let unlock = fixture.unlock(A, outer);
+    fixture.now = fixture.now + TIMEOUT * 2;
+    fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    fixture.release_sent(A);
+    fixture.unanswered(A);
+    let gone = Some(LossReason::Gone);
+    assert_eq!(fixture.unlocked(&unlock, 0, gone), Ok(()));
 }
