@@ -20,7 +20,7 @@ use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
 use crate::names::wire::LockName;
 use crate::state::bounds::check_lease;
-use crate::state::entry::{AttemptEnd, Entry};
+use crate::state::entry::{AttemptEnd, Busy, Entry};
 use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
 
@@ -227,19 +227,17 @@ async fn acquire(
     context: &mut AcquireContext,
     waiter: &mut Option<Waiter>,
 ) -> Result<TryLock<Taken>, Error> {
-    let (entry, deadline) = (&request.entry, request.wait.deadline());
+    let entry = &request.entry;
     // Before it queues: as the first in the queue it would keep others from the lock while a connection is opened.
     context.prepare(entry).await?;
     let waiter = waiter.get_or_insert_with(|| request.waiter());
     let mut waking = Waking::default();
     loop {
+        let asked = &mut context.asked;
         let next = match &mut context.confirming {
-            None => waiter.next(deadline, || waking.version(), || true).await,
-            Some(confirming) => {
-                Box::pin(confirming.next(waiter, deadline, || waking.version())).await
-            }
+            None => waiter.next(asked, || waking.version(), || true).await,
+            Some(confirming) => Box::pin(confirming.next(waiter, asked, || waking.version())).await,
         };
-        context.note_asked(waiter);
         let busy = match next? {
             Some(Next::Hold(claimed, status)) => {
                 request.log_re_entry(claimed.target);
@@ -258,19 +256,25 @@ async fn acquire(
                 return context.not_in_time(request, Some(waiter));
             }
         };
+        // Taken apart, so that nothing of it takes room in this future while the call waits.
+        let Busy {
+            holder,
+            is_free,
+            is_on_the_way,
+            sent_at,
+        } = busy;
         if matches!(request.wait, Wait::Never(_)) {
             entry.note_answer();
-            let holder = Some(*busy.holder).filter(|_| !busy.is_free);
+            let holder = Some(*holder).filter(|_| !is_free);
             return Ok(TryLock::Busy { holder });
         }
         context.answered(entry);
-        let (mut seen, sent_at) = (waiter.heard(), busy.sent_at);
-        let lease_left = busy.holder.lease_left;
-        let soon = waking.looks_soon(entry.shared(), busy.is_free);
+        let mut seen = waiter.heard();
+        let soon = waking.looks_soon(entry.shared(), is_free);
         // A message published on the target of a moving slot may not arrive here.
-        let most = busy.is_on_the_way.then_some(ON_THE_WAY);
-        let left = lease_left.into_iter().chain(soon).chain(most).min();
-        waiter.note_found(busy.holder, busy.is_free);
+        let most = is_on_the_way.then_some(ON_THE_WAY);
+        let left = holder.lease_left.into_iter().chain(soon).chain(most).min();
+        waiter.note_found(holder, is_free);
         if entry.name.kind().has_queue() {
             waking.listens_to(|| waiter.channel());
         }
@@ -283,10 +287,14 @@ async fn acquire(
         }
         if let Some(longest) = longest {
             let again = Instant::now() + longest;
-            let limit = deadline.map_or(again, |limit| limit.min(again));
+            let limit = request.wait.deadline().unwrap_or(again).min(again);
             waiter.until_retry(waking.listening(), seen, limit).await;
         }
-        if deadline.is_some_and(|limit| limit <= Instant::now()) {
+        if request
+            .wait
+            .deadline()
+            .is_some_and(|limit| limit <= Instant::now())
+        {
             request.catch_up().await;
             return context.not_in_time(request, Some(waiter));
         }

@@ -13,17 +13,17 @@ use super::waiter::{needed, rejection};
 use crate::error::{Error, HeldBy, Operation};
 use crate::redis::{Answer, Call, Limit, Received, RoutedLink, Still};
 use crate::script::{self, Acquired, CallError, QueuePlace, SendOutcome};
-use crate::state::entry::{Asks, AttemptEnd, AttemptTerms, Busy, Entry, SendWay};
+use crate::state::entry::{AttemptEnd, Busy, CallOf, Entry, SendWay, WaitingCall};
 
 /// Enters an acquire. It goes the long way if there is no connection now, or it may need more than one command.
 pub(super) fn enter(
     entry: &Arc<Entry>,
     core: &mut LockCore,
-    asks: Asks<'_>,
+    calls: CallOf<'_>,
     permit: Permit,
 ) -> SendWay {
     let (shared, route) = (entry.shared(), entry.route());
-    let Some(asks) = asks(permit.waiter) else {
+    let Some(of) = calls(permit.waiter) else {
         return SendWay::Nothing;
     };
     // Its script may ask for more keys.
@@ -31,10 +31,10 @@ pub(super) fn enter(
     let Some(way) = route.now().filter(|_| !is_split) else {
         return SendWay::Long;
     };
-    if has_a_used_field(entry, core, &permit, asks) {
+    if has_a_used_field(entry, core, &permit, of) {
         return SendWay::Long;
     }
-    let Some(call) = call_of(entry, &permit, asks) else {
+    let Some(call) = call_of(entry, &permit, of) else {
         return SendWay::Long;
     };
     let (retry, sent_at) = (shared.retry(), Instant::now());
@@ -45,7 +45,7 @@ pub(super) fn enter(
     let (owner, op) = (permit.owner, permit.op);
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
         let entered = EnteredAcquire {
-            way_on: AcquireWay::new(Arc::clone(entry), permit, asks.clone()),
+            way_on: AcquireWay::new(Arc::clone(entry), permit, Arc::clone(of)),
             way,
             call,
             sent_at,
@@ -62,15 +62,15 @@ pub(super) fn enter(
 }
 
 /// The next copy of an acquire. `None`: this kind of lock cannot be taken over.
-fn call_of(entry: &Entry, permit: &Permit, asks: &AttemptTerms) -> Option<Call<Acquired>> {
+fn call_of(entry: &Entry, permit: &Permit, of: &WaitingCall) -> Option<Call<Acquired>> {
     let name = entry.name_of(permit.owner);
     let place = QueuePlace {
         wait: permit.place_wait,
-        stays: permit.queues_up.then(|| needed(permit, asks.deadline)),
+        stays: permit.queues_up.then(|| needed(permit, of.deadline)),
     };
     let place = (place, entry.shared().redis.announce());
     let (field, lease) = (&permit.field, permit.terms.lease);
-    match &asks.from {
+    match &of.from {
         None => Some(script::acquire(name, field, permit.target, lease, place)),
         Some(from) => script::take_over(name, field, lease, place, from),
     }
@@ -78,9 +78,9 @@ fn call_of(entry: &Entry, permit: &Permit, asks: &AttemptTerms) -> Option<Call<A
 
 /// Whether a late release of an earlier hold may remove the field of a new one: a connection was replaced
 /// without a fence since the attempt began. It then begins again, with a field of its own.
-fn has_a_used_field(entry: &Entry, core: &LockCore, permit: &Permit, asks: &AttemptTerms) -> bool {
+fn has_a_used_field(entry: &Entry, core: &LockCore, permit: &Permit, of: &WaitingCall) -> bool {
     let Permit { field, target, .. } = permit;
-    let is_used = *target == 1 && *field == asks.own_field && entry.route().unfenced() > 0;
+    let is_used = *target == 1 && field == of.owner.field() && entry.route().unfenced() > 0;
     // A hold inside another one shares its field.
     is_used && !core.is_inside(permit)
 }
@@ -127,7 +127,7 @@ impl EnteredAcquire {
 pub(super) struct AcquireWay {
     entry: Arc<Entry>,
     permit: Permit,
-    asks: AttemptTerms,
+    of: Arc<WaitingCall>,
     /// What stands in the way of it is a hold of this client that no owner knows of.
     stray: Option<Box<str>>,
     has_met_stray: bool,
@@ -159,11 +159,11 @@ impl Still for StillAttempting {
 }
 
 impl AcquireWay {
-    pub(super) fn new(entry: Arc<Entry>, permit: Permit, asks: AttemptTerms) -> Self {
+    pub(super) fn new(entry: Arc<Entry>, permit: Permit, of: Arc<WaitingCall>) -> Self {
         Self {
             entry,
             permit,
-            asks,
+            of,
             stray: None,
             has_met_stray: false,
             open: true,
@@ -210,9 +210,9 @@ impl AcquireWay {
         let (entry, owner, op) = (&self.entry, self.permit.owner, self.permit.op);
         let says = entry.peek(|core| {
             let permit = core.acquire_says(owner, op)?;
-            (!has_a_used_field(entry, core, &permit, &self.asks)).then_some(permit)
+            (!has_a_used_field(entry, core, &permit, &self.of)).then_some(permit)
         });
-        let Some(mut call) = says.and_then(|permit| call_of(entry, &permit, &self.asks)) else {
+        let Some(mut call) = says.and_then(|permit| call_of(entry, &permit, &self.of)) else {
             still.is_over.store(true, Ordering::Relaxed);
             return None;
         };
@@ -283,7 +283,7 @@ impl AcquireWay {
     /// An acquire without an answer fails, unless it was never to be sent.
     fn unanswered(mut self, is_over: bool, error: CallError) {
         let (entry, permit) = (Arc::clone(&self.entry), self.permit.clone());
-        let is_used = entry.peek(|core| has_a_used_field(&entry, core, &permit, &self.asks));
+        let is_used = entry.peek(|core| has_a_used_field(&entry, core, &permit, &self.of));
         let untaken = match error.maybe_executed {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,

@@ -7,7 +7,7 @@ use redisson_lock_core::{Claimed, Face, Order, Rejected, Terms};
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
+use super::waiter::{Asked, NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
 use crate::base::runtime::event;
 use crate::error::{Error, Operation};
 use crate::names::owner::{Origin, Owner};
@@ -73,10 +73,7 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
-    /// How many it has made.
-    attempts: u32,
-    /// When it was its turn to ask the server, the last time.
-    asked_at: Option<Instant>,
+    pub(super) asked: Asked,
     /// The server has answered, and no attempt has failed since.
     was_answered: bool,
     /// [`CallStage::GoesOn`].
@@ -100,8 +97,7 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
-            attempts: 0,
-            asked_at: None,
+            asked: Asked::default(),
             was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
         }
@@ -112,24 +108,17 @@ impl AcquireContext {
         match &mut self.confirming {
             None => Ok(()),
             Some(confirming) => {
-                let asked_at = self.asked_at.replace(Instant::now());
+                let asked_at = self.asked.at.replace(Instant::now());
                 Box::pin(confirming.prepare(entry)).await?;
-                self.asked_at = asked_at;
+                self.asked.at = asked_at;
                 Ok(())
             }
         }
     }
 
-    /// Notes the acquires of a waiter.
-    pub(super) fn note_asked(&mut self, waiter: &mut Waiter) {
-        let (acquires, asked_at) = waiter.take_asked();
-        self.attempts += acquires;
-        self.asked_at = asked_at.or(self.asked_at);
-    }
-
     /// Logs what became of the call. An error is its caller's to log.
     pub(super) fn log<G>(&self, request: &Request<'_>, outcome: &Result<TryLock<G>, Error>) {
-        let (waited, attempts) = (request.began.elapsed(), self.attempts);
+        let (waited, attempts) = (request.began.elapsed(), self.asked.count);
         match outcome {
             Ok(TryLock::Acquired(_)) => event!(DEBUG, ?waited, attempts, "lock acquired"),
             Ok(TryLock::Busy { holder }) => {
@@ -149,7 +138,7 @@ impl AcquireContext {
     /// Whether it has made an attempt that the server had the time to answer.
     fn has_asked(&self, request: &Request<'_>) -> bool {
         let limit = request.wait.answered_by(request.began);
-        self.asked_at.is_some_and(|at| has_time(at, limit))
+        self.asked.at.is_some_and(|at| has_time(at, limit))
     }
 
     /// Lets the other calls of the client know that an attempt was not answered, or refused for a while. A late answer does
@@ -207,11 +196,8 @@ impl AcquireContext {
     pub(super) fn not_in_time<G>(
         &mut self,
         request: &Request<'_>,
-        mut waiter: Option<&mut Waiter>,
+        waiter: Option<&mut Waiter>,
     ) -> Result<TryLock<G>, Error> {
-        if let Some(waiter) = &mut waiter {
-            self.note_asked(waiter);
-        }
         let confirming = self.confirming.as_deref();
         if let Some(error) = confirming.and_then(|check| check.unconfirmed(&request.entry)) {
             return Err(error);
@@ -231,7 +217,7 @@ impl AcquireContext {
     fn problem(&mut self, request: &Request<'_>) -> Option<Error> {
         let entry = &request.entry;
         let owner = request.owner.key(request.face);
-        if self.goes_on && self.asked_at.is_none() || entry.peek(|core| core.is_excluded(owner)) {
+        if self.goes_on && self.asked.at.is_none() || entry.peek(|core| core.is_excluded(owner)) {
             return None;
         }
         let latest = &entry.latest;
@@ -249,7 +235,7 @@ impl AcquireContext {
         }
         // The first connection may be about to be opened: one that finds others in the queue does not wait for that.
         let is_over = |limit: Instant| limit <= Instant::now();
-        let is_immediate = self.asked_at.is_none()
+        let is_immediate = self.asked.at.is_none()
             && matches!(request.wait, Wait::Never(limit) if !limit.is_some_and(is_over));
         if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;

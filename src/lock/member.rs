@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock_core::{Effects, Life, LockCore, Order, WaiterId};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::waiter::{NOT_IN_TIME, Retries};
@@ -17,7 +16,7 @@ use crate::lock::renewal::extend;
 use crate::names::owner::Owner;
 use crate::redis::Location;
 use crate::script::send_error;
-use crate::state::entry::Entry;
+use crate::state::entry::{Entry, WaitingCall};
 use crate::state::shared::Shared;
 
 impl<K> Lock<K> {
@@ -196,9 +195,10 @@ impl<K> Lock<K> {
     /// Queues for the lock with the other callers of this client, without ever taking it.
     pub(crate) fn place(&self) -> Result<MemberPlace, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
-        let owner = owner.key(self.kind.face());
-        let (id, notify) = entry.enqueue(owner, Order::Queued, self.terms()?, None);
-        Ok(MemberPlace { entry, id, notify })
+        let key = owner.key(self.kind.face());
+        let call = WaitingCall::new(None, owner, None);
+        let id = entry.enqueue(key, Order::Queued, self.terms()?, &call);
+        Ok(MemberPlace { entry, id, call })
     }
 }
 
@@ -209,7 +209,7 @@ impl<K> Lock<K> {
 pub(crate) struct MemberPlace {
     entry: Arc<Entry>,
     id: WaiterId,
-    notify: Arc<Notify>,
+    call: Arc<WaitingCall>,
 }
 
 impl MemberPlace {
@@ -232,7 +232,7 @@ impl MemberPlace {
 
     /// Waits until one of both may have changed.
     pub(crate) async fn woken(&self) {
-        self.notify.notified().await;
+        self.call.notify.notified().await;
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Lock;
 use super::guard::LockGuard;
-use super::waiter::{Next, Waiter};
+use super::waiter::{Asked, Next, Waiter};
 use crate::error::{Error, Operation};
 use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
@@ -108,7 +108,7 @@ impl ReplicaCheck {
     pub(super) async fn next(
         &mut self,
         waiter: &mut Waiter,
-        deadline: Option<Instant>,
+        asked: &mut Asked,
         has_heard: impl Fn() -> u64,
     ) -> Result<Option<Next>, Error> {
         let entry = Arc::clone(waiter.entry());
@@ -120,7 +120,7 @@ impl ReplicaCheck {
         };
         tokio::select! {
             biased;
-            next = waiter.next(deadline, has_heard, is_ready) => next,
+            next = waiter.next(asked, has_heard, is_ready) => next,
             never = self.follow(&entry) => match never {},
         }
     }

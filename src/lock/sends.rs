@@ -6,12 +6,12 @@ use crate::state::entry::Sends;
 
 /// How acquires and releases are sent.
 pub(crate) const SENDS: Sends = Sends {
-    enter: |entry, (core, now, out), asks, (owner, op)| match core.acquire_says(owner, op) {
-        Some(permit) => attempt::enter(entry, core, asks, permit),
+    enter: |entry, (core, now, out), call, (owner, op)| match core.acquire_says(owner, op) {
+        Some(permit) => attempt::enter(entry, core, call, permit),
         None => entered::enter(entry, (core, now, out), owner, op),
     },
     long_way: |entry, owner, op| match entry.says(owner, op) {
-        Some((permit, asks)) => Box::pin(AcquireWay::new(entry, permit, asks).run(None)),
+        Some((permit, call)) => Box::pin(AcquireWay::new(entry, permit, call).run(None)),
         None => Box::pin(LongWay::new(entry, owner, op).run(None)),
     },
 };

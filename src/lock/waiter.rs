@@ -8,7 +8,6 @@ use std::time::Duration;
 use redisson_lock_core::{
     Admission, Claimed, Face, Order, OwnerKey, Permit, Rejected, Terms, WaiterId,
 };
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
@@ -21,7 +20,7 @@ use crate::redis::SendError;
 use crate::redis::channels::Subscription;
 use crate::script;
 use crate::state::bounds::LEASE_MAX;
-use crate::state::entry::{AttemptEnd, AttemptTerms, CallFinds, Entry};
+use crate::state::entry::{AttemptEnd, CallFinds, Entry, WaitingCall};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -29,9 +28,7 @@ use crate::state::shared::Shared;
 pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
-    /// Notified when it may be able to go on.
-    notify: Arc<Notify>,
-    owner: Owner,
+    call: Arc<WaitingCall>,
     face: Face,
     since: Instant,
     /// Nothing is logged, or nothing more, however long it waits.
@@ -44,9 +41,7 @@ pub(super) struct Waiter {
     found_free: bool,
     /// An acquire of it is under way.
     is_asking: bool,
-    /// How many there have been since this was asked last, and when the latest began.
-    asked: (u32, Option<Instant>),
-    /// What it had heard before that.
+    /// What it had heard before its latest acquire.
     heard: u64,
 }
 
@@ -58,17 +53,12 @@ impl Waiter {
         (wait, order): (Wait, Order),
         from: Option<&Arc<str>>,
     ) -> Self {
-        let asks = AttemptTerms {
-            deadline: wait.deadline(),
-            own_field: Arc::clone(owner.field()),
-            from: from.cloned(),
-        };
-        let (id, notify) = entry.enqueue(owner.key(face), order, terms, Some(asks));
+        let call = WaitingCall::new(wait.deadline(), owner.clone(), from);
+        let id = entry.enqueue(owner.key(face), order, terms, &call);
         Self {
             entry: Arc::clone(entry),
             id,
-            notify,
-            owner: owner.clone(),
+            call,
             face,
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
@@ -76,7 +66,6 @@ impl Waiter {
             found: None,
             found_free: false,
             is_asking: false,
-            asked: (0, None),
             heard: 0,
         }
     }
@@ -90,11 +79,11 @@ impl Waiter {
     }
 
     pub(super) fn thread(&self) -> i64 {
-        self.owner.thread_id()
+        self.call.owner.thread_id()
     }
 
     fn key(&self) -> OwnerKey {
-        self.owner.key(self.face)
+        self.call.owner.key(self.face)
     }
 
     /// The channel on which it hears that the lock may be free for it.
@@ -104,14 +93,14 @@ impl Waiter {
             return Arc::clone(name.channel());
         }
         let field = self.entry.peek(|core| core.field(self.key()));
-        name.channel_of(field.as_ref().unwrap_or_else(|| self.owner.field()))
+        name.channel_of(field.as_ref().unwrap_or_else(|| self.call.owner.field()))
     }
 
     /// Waits until the lock is granted to this call, or an acquire of it has ended without it. `None`: others queue, and it
     /// does not wait, or no longer. `has_heard`: how much it has heard by now. `is_ready`: whether it may begin an acquire.
     pub(super) async fn next(
         &mut self,
-        deadline: Option<Instant>,
+        asked: &mut Asked,
         has_heard: impl Fn() -> u64,
         is_ready: impl Fn() -> bool,
     ) -> Result<Option<Next>, Error> {
@@ -132,11 +121,14 @@ impl Waiter {
                 }
                 CallFinds::Admission(admission) => admission,
             };
-            self.note_asking(admission == Admission::Sent);
+            let is_asking = admission == Admission::Sent;
+            if !std::mem::replace(&mut self.is_asking, is_asking) && is_asking {
+                asked.begins();
+            }
             let (limit, behind) = match admission {
                 // Its answer has a limit, which its connection keeps.
                 Admission::Sent => {
-                    self.notify.notified().await;
+                    self.call.notify.notified().await;
                     continue;
                 }
                 // It was granted in the step that has just ended what was in its way.
@@ -164,7 +156,11 @@ impl Waiter {
                 let text = "an earlier operation of this owner on this lock has no answer yet";
                 return Err(self.entry.route().no_answer(Operation::Acquiring, text));
             }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if self
+                .call
+                .deadline
+                .is_some_and(|limit| limit <= Instant::now())
+            {
                 return Ok(None);
             }
             if looks_at.is_some_and(|at| at <= Instant::now()) {
@@ -172,14 +168,14 @@ impl Waiter {
                 let answers = look.get_or_insert_with(|| self.look());
                 let answers = tokio::select! {
                     biased;
-                    () = self.notify.notified() => continue,
+                    () = self.call.notify.notified() => continue,
                     answers = answers.as_mut() => answers,
                 };
                 answers?;
                 (looks_at, look) = (None, None);
                 continue;
             }
-            let limits = [limit, deadline, looks_at];
+            let limits = [limit, self.call.deadline, looks_at];
             self.notified(limits.into_iter().flatten().min()).await;
         }
     }
@@ -194,17 +190,6 @@ impl Waiter {
         Instant::now() + self.entry.shared().command_timeout()
     }
 
-    fn note_asking(&mut self, is_asking: bool) {
-        if !std::mem::replace(&mut self.is_asking, is_asking) && is_asking {
-            self.asked = (self.asked.0 + 1, Some(Instant::now()));
-        }
-    }
-
-    /// The acquires since this was asked last, and when the latest began.
-    pub(super) fn take_asked(&mut self) -> (u32, Option<Instant>) {
-        std::mem::take(&mut self.asked)
-    }
-
     /// What it had heard before its latest acquire.
     pub(super) fn heard(&self) -> u64 {
         self.heard
@@ -213,7 +198,7 @@ impl Waiter {
     fn ask(&self) -> Result<CallFinds, Error> {
         // Before the field is chosen: one that was used before a later reconnect counts as older than that.
         let reconnects = self.entry.route().unfenced();
-        let field = field(&self.entry, &self.owner);
+        let field = field(&self.entry, &self.call.owner);
         let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.key());
         let found = self.entry.ask(self.id, |core, now, out| {
             if !has_queue {
@@ -234,7 +219,7 @@ impl Waiter {
             && self.entry.shared().no_expiry.is_news(lock)
         {
             let holder = &busy.owner;
-            event!(WARN, %lock, owner = %self.owner, holder, "waiting for a lock whose key has no expiry");
+            event!(WARN, %lock, owner = %self.call.owner, holder, "waiting for a lock whose key has no expiry");
         }
         self.found = Some(busy);
     }
@@ -253,51 +238,53 @@ impl Waiter {
         let long = Some(long).filter(|_| !self.warned);
         tokio::select! {
             biased;
-            () = self.notify.notified() => {}
+            () = self.call.notify.notified() => {}
             () = sleep_until(limit.into_iter().chain(long).min()) => self.warn_long_wait(),
         }
     }
 
     /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on the
     /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
-    pub(super) async fn until_retry(
+    /// Not `async`: that future would keep another copy of the arguments.
+    pub(super) fn until_retry(
         &mut self,
         listening: Option<&Subscription>,
         before: u64,
         limit: Instant,
-    ) {
-        let clock = &self.entry.shared().clock;
-        let until = clock.time(limit);
+    ) -> impl Future<Output = ()> {
+        let until = self.entry.shared().clock.time(limit);
         self.entry
             .step(|core, now, out| core.waits(now, self.id, until, out));
-        // It may have been woken for that while its acquire was under way.
-        if self.has_reason_to_retry() {
-            return;
-        }
-        let heard = async || match listening {
-            Some(listening) => listening.changed_since(before).await,
-            None => std::future::pending().await,
-        };
-        loop {
-            tokio::select! {
-                biased;
-                () = heard() => return,
-                () = tokio::time::sleep_until(limit) => break,
-                () = self.notify.notified() => {
-                    // Its own attempts are among what it is woken for; they are no news.
-                    if self.has_reason_to_retry() {
-                        return;
+        async move {
+            // It may have been woken for that while its acquire was under way.
+            if self.has_reason_to_retry() {
+                return;
+            }
+            let heard = async || match listening {
+                Some(listening) => listening.changed_since(before).await,
+                None => std::future::pending().await,
+            };
+            loop {
+                tokio::select! {
+                    biased;
+                    () = heard() => return,
+                    () = tokio::time::sleep_until(limit) => break,
+                    () = self.call.notify.notified() => {
+                        // Its own attempts are among what it is woken for; they are no news.
+                        if self.has_reason_to_retry() {
+                            return;
+                        }
                     }
                 }
             }
+            self.warn_long_wait();
         }
-        self.warn_long_wait();
     }
 
     /// Waits until something in this client makes another attempt worth while.
     pub(super) async fn until_reason(&self) {
         while !self.has_reason_to_retry() {
-            self.notify.notified().await;
+            self.call.notify.notified().await;
         }
     }
 
@@ -315,11 +302,26 @@ impl Waiter {
             let holder = found.map_or("another caller of this client", |found| &found.owner);
             let left = found.and_then(|found| found.lease_left);
             if self.found_free {
-                event!(WARN, %lock, owner = %self.owner, ?waited, next_in_queue = holder, place_left = ?left, "waiting long for the next in the queue of a fair lock");
+                event!(WARN, %lock, owner = %self.call.owner, ?waited, next_in_queue = holder, place_left = ?left, "waiting long for the next in the queue of a fair lock");
             } else {
-                event!(WARN, %lock, owner = %self.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
+                event!(WARN, %lock, owner = %self.call.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
             }
         }
+    }
+}
+
+/// The acquires of a call.
+#[derive(Default)]
+pub(super) struct Asked {
+    pub(super) count: u32,
+    /// When it was its turn to ask the server, the last time.
+    pub(super) at: Option<Instant>,
+}
+
+impl Asked {
+    fn begins(&mut self) {
+        self.count += 1;
+        self.at = Some(Instant::now());
     }
 }
 

@@ -24,7 +24,7 @@ use redisson_lock_core::{
     Time, Unlocked, WaiterId,
 };
 use smallvec::SmallVec;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::base::runtime::{event, isolated};
@@ -38,10 +38,10 @@ use crate::state::measure;
 use crate::state::shared::Shared;
 
 use attempts::CallCells;
-pub(crate) use attempts::{AttemptEnd, AttemptTerms, Busy, CallFinds};
+pub(crate) use attempts::{AttemptEnd, Busy, CallFinds, WaitingCall};
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
-pub(crate) use unlocks::{Asks, BegunUnlock, Job, SendWay, Sends};
+pub(crate) use unlocks::{BegunUnlock, CallOf, Job, SendWay, Sends};
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -184,7 +184,7 @@ struct Deferred {
     unflushed: SmallVec<[Unflushed; 1]>,
     long_ways: Vec<(OwnerKey, OpId)>,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
-    woken: SmallVec<[Arc<Notify>; 2]>,
+    woken: SmallVec<[Arc<WaitingCall>; 2]>,
     unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
@@ -293,8 +293,8 @@ impl Entry {
         while !out.sends.is_empty() {
             for (owner, op) in std::mem::take(&mut out.sends) {
                 let Facts { core, calls, .. } = state;
-                let asks = |call: WaiterId| calls.get(&call)?.asks.as_ref();
-                match (self.locks.sends.enter)(self, (core, now, out), &asks, (owner, op)) {
+                let call = |call: WaiterId| Some(&calls.get(&call)?.call);
+                match (self.locks.sends.enter)(self, (core, now, out), &call, (owner, op)) {
                     SendWay::Short(unflushed) => deferred.unflushed.push(unflushed),
                     SendWay::Long => deferred.long_ways.push((owner, op)),
                     SendWay::Nothing => {}
@@ -321,7 +321,7 @@ impl Entry {
             if let Some(cells) = state.calls.get(waiter)
                 && (cells.end.is_some() || !state.core.awaits_answer(*waiter))
             {
-                deferred.woken.push(Arc::clone(&cells.notify));
+                deferred.woken.push(Arc::clone(&cells.call));
             }
         }
         for (hold, outcome) in &effects.unlocked {
@@ -365,7 +365,7 @@ impl Entry {
         // Before those that are done with the lock: the other order wakes twice as many threads (`tests/counts.rs`).
         woken
             .iter()
-            .for_each(|waiter| isolated(|| waiter.notify_one()));
+            .for_each(|waiter| isolated(|| waiter.notify.notify_one()));
         for (unlock, outcome) in unlocked.drain(..) {
             let outcome = match outcome {
                 Unlocked::Released => Ok(Ok(())),

@@ -14,14 +14,14 @@ pub type SmallSet<K> = SmallMap<K, ()>;
 
 #[derive(Debug, Clone)]
 enum Storage<K, V> {
-    Empty,
     One(K, V),
-    /// Apart, so that the one in place needs no more room than itself.
+    /// Apart, so that the one in place needs no more room than itself. `None`: there is no entry. A variant of that would need
+    /// room for its tag in a map whose entry has a single value to spare, as one with an `Arc` has.
     #[allow(
         clippy::box_collection,
         reason = "a tree takes as much room as the one entry"
     )]
-    Many(Box<BTreeMap<K, V>>),
+    Many(Option<Box<BTreeMap<K, V>>>),
 }
 
 impl<K, V> Default for SmallMap<K, V> {
@@ -31,15 +31,15 @@ impl<K, V> Default for SmallMap<K, V> {
 }
 
 impl<K, V> SmallMap<K, V> {
-    pub const EMPTY: Self = Self(Storage::Empty);
+    pub const EMPTY: Self = Self(Storage::Many(None));
 }
 
 impl<K: Ord, V> SmallMap<K, V> {
     pub fn len(&self) -> usize {
         match &self.0 {
-            Storage::Empty => 0,
+            Storage::Many(None) => 0,
             Storage::One(..) => 1,
-            Storage::Many(many) => many.len(),
+            Storage::Many(Some(many)) => many.len(),
         }
     }
 
@@ -53,8 +53,8 @@ impl<K: Ord, V> SmallMap<K, V> {
     {
         match &self.0 {
             Storage::One(one, value) if one.borrow() == key => Some(value),
-            Storage::Many(many) => many.get(key),
-            Storage::Empty | Storage::One(..) => None,
+            Storage::Many(Some(many)) => many.get(key),
+            Storage::Many(None) | Storage::One(..) => None,
         }
     }
 
@@ -64,8 +64,8 @@ impl<K: Ord, V> SmallMap<K, V> {
     {
         match &mut self.0 {
             Storage::One(one, value) if (*one).borrow() == key => Some(value),
-            Storage::Many(many) => many.get_mut(key),
-            Storage::Empty | Storage::One(..) => None,
+            Storage::Many(Some(many)) => many.get_mut(key),
+            Storage::Many(None) | Storage::One(..) => None,
         }
     }
 
@@ -73,18 +73,18 @@ impl<K: Ord, V> SmallMap<K, V> {
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         match &mut self.0 {
             Storage::One(one, before) if *one == key => Some(std::mem::replace(before, value)),
-            Storage::Many(many) => many.insert(key, value),
-            Storage::Empty => {
+            Storage::Many(Some(many)) => many.insert(key, value),
+            Storage::Many(None) => {
                 self.0 = Storage::One(key, value);
                 None
             }
             Storage::One(..) => {
-                let before = std::mem::replace(&mut self.0, Storage::Empty);
+                let before = std::mem::replace(&mut self.0, Storage::Many(None));
                 let mut many = BTreeMap::from([(key, value)]);
                 if let Storage::One(one, value) = before {
                     many.insert(one, value);
                 }
-                self.0 = Storage::Many(Box::new(many));
+                self.0 = Storage::Many(Some(Box::new(many)));
                 None
             }
         }
@@ -107,18 +107,18 @@ impl<K: Ord, V> SmallMap<K, V> {
         K: Borrow<Q>,
     {
         match &mut self.0 {
-            Storage::Empty => None,
-            Storage::Many(many) => {
+            Storage::Many(None) => None,
+            Storage::Many(Some(many)) => {
                 let removed = many.remove(key);
                 if many.is_empty() {
-                    self.0 = Storage::Empty;
+                    self.0 = Storage::Many(None);
                 }
                 removed
             }
             Storage::One(one, _) if (*one).borrow() != key => None,
-            Storage::One(..) => match std::mem::replace(&mut self.0, Storage::Empty) {
+            Storage::One(..) => match std::mem::replace(&mut self.0, Storage::Many(None)) {
                 Storage::One(_, value) => Some(value),
-                Storage::Empty | Storage::Many(_) => None,
+                Storage::Many(_) => None,
             },
         }
     }
@@ -126,17 +126,17 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// The entry with the smallest key.
     pub fn first_entry(&self) -> Option<(&K, &V)> {
         match &self.0 {
-            Storage::Empty => None,
+            Storage::Many(None) => None,
             Storage::One(one, value) => Some((one, value)),
-            Storage::Many(many) => many.first_key_value(),
+            Storage::Many(Some(many)) => many.first_key_value(),
         }
     }
 
     pub fn last(&self) -> Option<&K> {
         match &self.0 {
-            Storage::Empty => None,
+            Storage::Many(None) => None,
             Storage::One(key, _) => Some(key),
-            Storage::Many(many) => many.last_key_value().map(|(key, _)| key),
+            Storage::Many(Some(many)) => many.last_key_value().map(|(key, _)| key),
         }
     }
 
@@ -147,18 +147,18 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// The smallest key that is not less than `from`.
     pub fn first_from(&self, from: K) -> Option<&K> {
         match &self.0 {
-            Storage::Empty => None,
+            Storage::Many(None) => None,
             Storage::One(one, _) => Some(one).filter(|one| **one >= from),
-            Storage::Many(many) => many.range(from..).next().map(|(key, _)| key),
+            Storage::Many(Some(many)) => many.range(from..).next().map(|(key, _)| key),
         }
     }
 
     /// The keys that are not less than that one, in their order.
     pub fn keys_from(&self, from: K) -> impl Iterator<Item = &K> {
         let (one, many) = match &self.0 {
-            Storage::Empty => (None, None),
+            Storage::Many(None) => (None, None),
             Storage::One(one, _) => (Some(one).filter(|one| **one >= from), None),
-            Storage::Many(many) => (None, Some(many.range(from..))),
+            Storage::Many(Some(many)) => (None, Some(many.range(from..))),
         };
         one.into_iter()
             .chain(many.into_iter().flatten().map(|(key, _)| key))
@@ -167,9 +167,9 @@ impl<K: Ord, V> SmallMap<K, V> {
     /// In the order of the keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> {
         let (one, many) = match &self.0 {
-            Storage::Empty => (None, None),
+            Storage::Many(None) => (None, None),
             Storage::One(key, value) => (Some((key, value)), None),
-            Storage::Many(many) => (None, Some(many.iter())),
+            Storage::Many(Some(many)) => (None, Some(many.iter())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -180,9 +180,9 @@ impl<K: Ord, V> SmallMap<K, V> {
 
     pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         let (one, many) = match &mut self.0 {
-            Storage::Empty => (None, None),
+            Storage::Many(None) => (None, None),
             Storage::One(_, value) => (Some(value), None),
-            Storage::Many(many) => (None, Some(many.values_mut())),
+            Storage::Many(Some(many)) => (None, Some(many.values_mut())),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }
@@ -207,9 +207,9 @@ impl<K, V> IntoIterator for SmallMap<K, V> {
 
     fn into_iter(self) -> Self::IntoIter {
         let (one, many) = match self.0 {
-            Storage::Empty => (None, None),
+            Storage::Many(None) => (None, None),
             Storage::One(key, value) => (Some((key, value)), None),
-            Storage::Many(many) => (None, Some(*many)),
+            Storage::Many(Some(many)) => (None, Some(*many)),
         };
         one.into_iter().chain(many.into_iter().flatten())
     }

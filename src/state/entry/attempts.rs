@@ -7,24 +7,39 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::{Error, HeldBy};
+use crate::names::owner::Owner;
 use crate::state::hold_status::HoldStatus;
 
 /// A call that wants the lock.
 pub(super) struct CallCells {
-    pub(super) notify: Arc<Notify>,
-    pub(super) asks: Option<AttemptTerms>,
+    pub(super) call: Arc<WaitingCall>,
     /// How its latest acquire ended, until the call has seen it.
     pub(super) end: Option<Box<AttemptEnd>>,
 }
 
-/// What the acquires of a call say beside what the core does.
-#[derive(Clone)]
-pub(crate) struct AttemptTerms {
+/// What does not change of a call, and what its acquires say of that beside what the core does.
+pub(crate) struct WaitingCall {
+    /// Notified when it may be able to go on.
+    pub(crate) notify: Notify,
     pub(crate) deadline: Option<Instant>,
-    /// The field of its owner, if no connection was replaced without a fence.
-    pub(crate) own_field: Arc<str>,
+    pub(crate) owner: Owner,
     /// The owner that it takes the lock over from, as it is named in Redis.
     pub(crate) from: Option<Arc<str>>,
+}
+
+impl WaitingCall {
+    pub(crate) fn new(
+        deadline: Option<Instant>,
+        owner: Owner,
+        from: Option<&Arc<str>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            notify: Notify::new(),
+            deadline,
+            owner,
+            from: from.cloned(),
+        })
+    }
 }
 
 /// How an acquire ended that has not brought the lock.

@@ -6,9 +6,8 @@ use redisson_lock_core::{
     Admission, Claimed, Effects, LockCore, OpId, Order, OwnerKey, Permit, Rejected, Terms, Time,
     Untaken, WaiterId,
 };
-use tokio::sync::Notify;
 
-use super::{AttemptEnd, AttemptTerms, CallCells, CallFinds, Entry, Facts, HoldCells};
+use super::{AttemptEnd, CallCells, CallFinds, Entry, Facts, HoldCells, WaitingCall};
 use crate::state::hold_status::HoldStatus;
 
 impl Facts {
@@ -26,29 +25,20 @@ impl Facts {
 }
 
 impl Entry {
-    /// Joins the queue. Without terms the call only has a place.
+    /// Joins the queue.
     pub(crate) fn enqueue(
         self: &Arc<Self>,
         owner: OwnerKey,
         order: Order,
         terms: Terms,
-        asks: Option<AttemptTerms>,
-    ) -> (WaiterId, Arc<Notify>) {
-        let notify = Arc::new(Notify::new());
-        let cells = CallCells {
-            notify: Arc::clone(&notify),
-            asks,
-            end: None,
-        };
-        let id = self.step_with(|state, now, out| {
+        call: &Arc<WaitingCall>,
+    ) -> WaiterId {
+        let (call, end) = (Arc::clone(call), None);
+        self.step_with(|state, now, _| {
             let id = state.core.enqueue(now, owner, order, terms);
-            if cells.asks.is_none() {
-                state.core.poll_turn(now, id, out);
-            }
-            state.calls.insert(id, cells);
+            state.calls.insert(id, CallCells { call, end });
             id
-        });
-        (id, notify)
+        })
     }
 
     pub(crate) fn leave(self: &Arc<Self>, id: WaiterId) {
@@ -130,10 +120,10 @@ impl Entry {
     }
 
     /// What an acquire says now. `None`: it is not under way any more, or has its answer.
-    pub(crate) fn says(&self, owner: OwnerKey, op: OpId) -> Option<(Permit, AttemptTerms)> {
+    pub(crate) fn says(&self, owner: OwnerKey, op: OpId) -> Option<(Permit, Arc<WaitingCall>)> {
         let state = self.state.lock();
         let permit = state.core.acquire_says(owner, op)?;
-        let asks = state.calls.get(&permit.waiter)?.asks.clone()?;
-        Some((permit, asks))
+        let call = Arc::clone(&state.calls.get(&permit.waiter)?.call);
+        Some((permit, call))
     }
 }

@@ -9,7 +9,7 @@ use redisson_lock_core::{
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
-use super::{AttemptTerms, Entry, HoldCells, Outcome};
+use super::{Entry, HoldCells, Outcome, WaitingCall};
 use crate::base::runtime::isolated;
 use crate::error::{Error, Operation};
 use crate::redis::Unflushed;
@@ -20,11 +20,11 @@ pub(crate) type BegunUnlock = Result<Option<Outcome>, LossReason>;
 /// A task of a client.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the acquires of a call say.
-pub(crate) type Asks<'a> = &'a dyn Fn(WaiterId) -> Option<&'a AttemptTerms>;
+/// The call of an acquire.
+pub(crate) type CallOf<'a> = &'a dyn Fn(WaiterId) -> Option<&'a Arc<WaitingCall>>;
 
 type EnterSend =
-    fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), Asks<'_>, (OwnerKey, OpId)) -> SendWay;
+    fn(&Arc<Entry>, (&mut LockCore, Time, &mut Effects), CallOf<'_>, (OwnerKey, OpId)) -> SendWay;
 
 /// How acquires and releases are sent.
 #[derive(Clone, Copy)]
