@@ -20,7 +20,7 @@ use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
 use crate::names::wire::LockName;
 use crate::state::bounds::check_lease;
-use crate::state::entry::{AttemptEnd, Busy, Entry};
+use crate::state::entry::{AttemptEnd, Entry};
 use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
 
@@ -256,24 +256,16 @@ async fn acquire(
                 return context.not_in_time(request, Some(waiter));
             }
         };
-        // Taken apart, so that nothing of it takes room in this future while the call waits.
-        let Busy {
-            holder,
-            is_free,
-            is_on_the_way,
-            sent_at,
-        } = busy;
+        // Nothing of it takes room in this future while the call waits.
+        let (holder, (is_free, is_on_the_way), sent_at) = busy.into_parts();
+        context.answered(entry);
         if matches!(request.wait, Wait::Never(_)) {
-            entry.note_answer();
             let holder = Some(*holder).filter(|_| !is_free);
             return Ok(TryLock::Busy { holder });
         }
-        context.answered(entry);
         let mut seen = waiter.heard();
-        let soon = waking.looks_soon(entry.shared(), is_free);
-        // A message published on the target of a moving slot may not arrive here.
-        let most = is_on_the_way.then_some(ON_THE_WAY);
-        let left = holder.lease_left.into_iter().chain(soon).chain(most).min();
+        let soon = waking.looks_soon(entry.shared(), is_free, is_on_the_way);
+        let left = holder.lease_left.into_iter().chain(soon).min();
         waiter.note_found(holder, is_free);
         if entry.name.kind().has_queue() {
             waking.listens_to(|| waiter.channel());
@@ -300,6 +292,3 @@ async fn acquire(
         }
     }
 }
-
-/// For how long at most a lock is waited for whose slot is on its way to another node.
-const ON_THE_WAY: Duration = Duration::from_secs(1);

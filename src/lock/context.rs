@@ -7,7 +7,7 @@ use redisson_lock_core::{Claimed, Face, Order, Rejected, Terms};
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{Asked, NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
+use super::waiter::{Attempts, NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
 use crate::base::runtime::event;
 use crate::error::{Error, Operation};
 use crate::names::owner::{Origin, Owner};
@@ -73,7 +73,7 @@ pub(super) struct AcquireContext {
     pub(super) confirming: Option<Box<ReplicaCheck>>,
     /// The server had a read hold of the owner that is to write, and this client none.
     pub(super) has_found_own_read: bool,
-    pub(super) asked: Asked,
+    pub(super) asked: Attempts,
     /// The server has answered, and no attempt has failed since.
     was_answered: bool,
     /// [`CallStage::GoesOn`].
@@ -97,7 +97,7 @@ impl AcquireContext {
             retries: None,
             confirming,
             has_found_own_read: false,
-            asked: Asked::default(),
+            asked: Attempts::default(),
             was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use redisson_lock_core::{Face, LeaseKind, Order, Terms};
 use tokio::time::Instant;
 
-use super::waiter::{Asked, Next, Wait, Waiter};
+use super::waiter::{Attempts, Next, Wait, Waiter};
 use super::{Lock, LockGuard};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
@@ -72,7 +72,7 @@ impl<K> LockGuard<K> {
         let wait = (Wait::Until(Instant::now()), Order::Queued);
         let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait, None);
         self.hand_to(waiter.id()).await?;
-        let mut asked = Asked::default();
+        let mut asked = Attempts::default();
         let next = waiter.next(&mut asked, || 0, || true).await?;
         let Some(Next::Hold(claimed, status)) = next else {
             // It was released in the meantime: the client closes.

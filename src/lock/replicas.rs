@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::Lock;
 use super::guard::LockGuard;
-use super::waiter::{Asked, Next, Waiter};
+use super::waiter::{Attempts, Next, Waiter};
 use crate::error::{Error, Operation};
 use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
 use crate::script;
@@ -108,7 +108,7 @@ impl ReplicaCheck {
     pub(super) async fn next(
         &mut self,
         waiter: &mut Waiter,
-        asked: &mut Asked,
+        asked: &mut Attempts,
         has_heard: impl Fn() -> u64,
     ) -> Result<Option<Next>, Error> {
         let entry = Arc::clone(waiter.entry());

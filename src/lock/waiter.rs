@@ -100,7 +100,7 @@ impl Waiter {
     /// does not wait, or no longer. `has_heard`: how much it has heard by now. `is_ready`: whether it may begin an acquire.
     pub(super) async fn next(
         &mut self,
-        asked: &mut Asked,
+        asked: &mut Attempts,
         has_heard: impl Fn() -> u64,
         is_ready: impl Fn() -> bool,
     ) -> Result<Option<Next>, Error> {
@@ -146,24 +146,19 @@ impl Waiter {
                 // The earlier operation waits for Redis: that is waited for as long as a command is.
                 // However many there are before this one, each has as long.
                 Admission::OwnerBusy { since } => {
-                    let now = self.entry.shared().clock.now();
-                    let since = since.max(*behind_since.get_or_insert(now));
-                    (Some(since + self.entry.shared().command_timeout()), true)
+                    let shared = self.entry.shared();
+                    let since = since.max(*behind_since.get_or_insert(shared.clock.now()));
+                    (Some(since + shared.command_timeout()), true)
                 }
             };
             let limit = limit.map(|limit| self.entry.shared().clock.instant(limit));
-            if behind && limit.is_some_and(|limit| limit <= Instant::now()) {
-                let text = "an earlier operation of this owner on this lock has no answer yet";
-                return Err(self.entry.route().no_answer(Operation::Acquiring, text));
+            if behind && is_over(limit) {
+                return Err(self.entry.route().no_answer(Operation::Acquiring, NOT_OVER));
             }
-            if self
-                .call
-                .deadline
-                .is_some_and(|limit| limit <= Instant::now())
-            {
+            if is_over(self.call.deadline) {
                 return Ok(None);
             }
-            if looks_at.is_some_and(|at| at <= Instant::now()) {
+            if is_over(looks_at) {
                 // It goes on however often this call is woken: other calls of its owner may come and go all the time.
                 let answers = look.get_or_insert_with(|| self.look());
                 let answers = tokio::select! {
@@ -310,15 +305,21 @@ impl Waiter {
     }
 }
 
+fn is_over(limit: Option<Instant>) -> bool {
+    limit.is_some_and(|limit| limit <= Instant::now())
+}
+
+const NOT_OVER: &str = "an earlier operation of this owner on this lock has no answer yet";
+
 /// The acquires of a call.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(super) struct Attempts {
     pub(super) count: u32,
     /// When it was its turn to ask the server, the last time.
     pub(super) at: Option<Instant>,
 }
 
-impl Asked {
+impl Attempts {
     fn begins(&mut self) {
         self.count += 1;
         self.at = Some(Instant::now());

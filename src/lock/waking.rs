@@ -60,11 +60,19 @@ impl Waking {
         subscription.filter(|found| !found.is_refused())
     }
 
-    /// When to look again at a lock that is free, but another owner's turn: it may take it and lose it without a message.
-    pub(super) fn looks_soon(&mut self, shared: &Shared, is_free: bool) -> Option<Duration> {
+    /// When to look again at a lock that is free, but another owner's turn: it may take it and lose it without a message. And
+    /// at one whose slot is on its way to another node: a message that is published there may not arrive here.
+    pub(super) fn looks_soon(
+        &mut self,
+        shared: &Shared,
+        is_free: bool,
+        is_on_the_way: bool,
+    ) -> Option<Duration> {
         self.looks.take_if(|_| !is_free);
         let new = || Box::new(shared.redis.looks());
-        is_free.then(|| self.looks.get_or_insert_with(new).next())
+        let soon = is_free.then(|| self.looks.get_or_insert_with(new).next());
+        let most = is_on_the_way.then_some(ON_THE_WAY);
+        soon.into_iter().chain(most).min()
     }
 
     /// How long to wait at most after an attempt that found the lock held for what is `left`. `None`: the call has to
@@ -92,6 +100,9 @@ impl Waking {
         Some(longest.min(pauses.next()))
     }
 }
+
+/// For how long at most a lock is waited for whose slot is on its way to another node.
+const ON_THE_WAY: Duration = Duration::from_secs(1);
 
 /// A lease that the server says in whole milliseconds is over with the next one.
 const MILLISECOND: Duration = Duration::from_millis(1);

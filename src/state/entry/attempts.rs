@@ -62,6 +62,17 @@ pub(crate) struct Busy {
     pub(crate) sent_at: Instant,
 }
 
+impl Busy {
+    /// The holder, whether the lock is free and its slot on its way, and when it was asked.
+    pub(crate) fn into_parts(self) -> (Box<HeldBy>, (bool, bool), Instant) {
+        (
+            self.holder,
+            (self.is_free, self.is_on_the_way),
+            self.sent_at,
+        )
+    }
+}
+
 /// What a call finds that asks.
 pub(crate) enum CallFinds {
     /// The lock.
