@@ -146,9 +146,9 @@ impl Waiter {
                 // The earlier operation waits for Redis: that is waited for as long as a command is.
                 // However many there are before this one, each has as long.
                 Admission::OwnerBusy { since } => {
-                    let shared = self.entry.shared();
-                    let since = since.max(*behind_since.get_or_insert(shared.clock.now()));
-                    (Some(since + shared.command_timeout()), true)
+                    let now = self.entry.shared().clock.now();
+                    let since = since.max(*behind_since.get_or_insert(now));
+                    (Some(since + self.entry.shared().command_timeout()), true)
                 }
             };
             let limit = limit.map(|limit| self.entry.shared().clock.instant(limit));
@@ -161,12 +161,11 @@ impl Waiter {
             if is_over(looks_at) {
                 // It goes on however often this call is woken: other calls of its owner may come and go all the time.
                 let answers = look.get_or_insert_with(|| self.look());
-                let answers = tokio::select! {
+                tokio::select! {
                     biased;
                     () = self.call.notify.notified() => continue,
-                    answers = answers.as_mut() => answers,
-                };
-                answers?;
+                    answers = answers.as_mut() => answers?,
+                }
                 (looks_at, look) = (None, None);
                 continue;
             }
