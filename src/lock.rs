@@ -5,6 +5,7 @@ mod attempt;
 mod context;
 mod downgrade;
 mod force;
+mod found;
 mod guard;
 pub(crate) mod guarded;
 pub(crate) mod hold_handle;
@@ -16,12 +17,10 @@ pub(crate) mod release;
 pub(crate) mod renewal;
 mod replicas;
 mod rw;
-mod sends;
 mod stray;
 mod take_over;
 pub(crate) mod verbs;
 mod waiter;
-mod waking;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -38,6 +37,7 @@ use crate::redis::SyncReplicas;
 use crate::state::client_handle::ClientHandle;
 use crate::state::measure::Class;
 
+pub(crate) use attempt::SENDS;
 pub(crate) use context::CallStage;
 pub(crate) use guard::at_risk;
 pub use guard::{FencedGuard, LockGuard};
@@ -46,7 +46,6 @@ pub use inspect::{Holder, QueuedOwner};
 pub(crate) use member::{MemberPlace, Retry, extend_hold};
 use release::OpenHold;
 pub use rw::{RwHolders, RwLock};
-pub(crate) use sends::SENDS;
 use verbs::verbs;
 pub(crate) use waiter::{NOT_IN_TIME, Wait, has_time};
 

@@ -1019,3 +1019,29 @@ async fn a_loss_names_the_part_whose_hold_was_lost() {
     );
     server.finish([client]).await;
 }
+
+/// More of them than ask in one step.
+#[tokio::test]
+async fn hundreds_of_readers_get_in_together() {
+    const READERS: usize = 250;
+    let two = Two::new().await;
+    let writes = two.write(1).lock().await.expect("free");
+    let all_in = Arc::new(tokio::sync::Barrier::new(READERS));
+    let readers = (0..READERS).map(|_| {
+        let (lock, all_in) = (two.read(0), Arc::clone(&all_in));
+        tokio::spawn(async move {
+            let reads = lock.lock().await.expect("no writer is left");
+            all_in.wait().await;
+            reads.unlock().await.expect("held");
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    let waiting = || two.clients[0].stats().waiting == READERS;
+    eventually("they queue", ms(5_000), waiting).await;
+    writes.unlock().await.expect("held");
+    for reader in readers {
+        let ended = within(ms(10_000), reader).await;
+        ended.expect("all are in").expect("no panic");
+    }
+    two.finish().await;
+}

@@ -1,11 +1,12 @@
-//! The acquire loop: attempt, subscribe and wait for the confirmation, attempt again, wait.
+//! An acquire, as its caller sees it: the call joins the queue, goes on by itself, and claims the lock that is granted to it.
 
 use std::pin::pin;
 use std::sync::Arc;
+#[cfg(feature = "macros")]
 use std::time::Duration;
 
 use futures_util::TryFutureExt;
-use redisson_lock_core::{Face, LeaseKind, Terms};
+use redisson_lock_core::{Face, LeaseKind, Order, Terms};
 use tokio::time::Instant;
 
 use super::Lock;
@@ -13,14 +14,13 @@ use super::context::{AcquireContext, CallStage, Request};
 use super::guard::LockGuard;
 use super::verbs::Lockable;
 use super::waiter::{Next, Retries, Wait, Waiter};
-use super::waking::Waking;
 use crate::base::runtime::{InSpan, by_deadline_or_later, in_span, span};
 use crate::error::Error;
 use crate::names::owner::Owner;
 use crate::names::try_lock::TryLock;
 use crate::names::wire::LockName;
 use crate::state::bounds::check_lease;
-use crate::state::entry::{AttemptEnd, Entry};
+use crate::state::entry::{Entry, WaitingCall};
 use crate::state::hold_status::Taken;
 use crate::state::measure::Acquiring;
 
@@ -89,16 +89,21 @@ impl<K> Lock<K> {
             terms.wait = (limit - Instant::now()).min(terms.wait);
         }
         let span = span!("acquire", lock = %self.name(), %owner, kind = self.kind.unless_plain());
+        let span = span.map(|span| Arc::new(*span));
+        let entry = self.entry()?;
+        let mut context = AcquireContext::new(self.confirming()?, stage);
+        let order = from.map_or_else(|| wait.order(), |_| Order::First);
+        let call = WaitingCall::new((owner, self.kind.face()), (order, wait.deadline()));
         let request = Request {
-            entry: self.entry()?,
-            owner: &owner,
-            face: self.kind.face(),
+            entry,
+            call: Arc::new(call.of(from, context.link(), span.as_ref())),
             terms: &terms,
             wait,
             began: Instant::now(),
-            from,
         };
-        let mut context = AcquireContext::new(self.confirming()?, stage);
+        request
+            .call
+            .attempts(|attempts| attempts.was_answered = stage == CallStage::AfterBusy);
         // Dropped after the attempts: what its acquire has taken, or may have, is given up with its place.
         let mut waiter = None;
         let in_time = {
@@ -112,7 +117,7 @@ impl<K> Lock<K> {
                     let failed = match taken {
                         Ok(TryLock::Busy { holder }) => return Ok(TryLock::Busy { holder }),
                         Ok(TryLock::Acquired(taken)) => {
-                            let owner = (request.owner.clone(), request.face);
+                            let owner = (request.call.owner.clone(), request.call.face);
                             let guard = self.guard(&request.entry, owner, taken);
                             let Some(confirming) = &mut context.confirming else {
                                 return Ok(TryLock::Acquired(guard));
@@ -126,7 +131,7 @@ impl<K> Lock<K> {
                         Err(error) => error,
                     };
                     let retries = || Retries::new(request.wait, self.retry_for);
-                    Box::pin(context.again(&request.entry, retries, failed)).await?;
+                    Box::pin(context.again(&request, retries, failed)).await?;
                 }
             });
             let more = || request.catches_up();
@@ -137,7 +142,7 @@ impl<K> Lock<K> {
             in_span(span.as_deref(), pin!(attempts)).await
         };
         let acquired = in_time.and_then(|in_time| {
-            let late = || context.not_in_time(&request, waiter.as_mut());
+            let late = || context.not_in_time(&request, waiter.as_ref());
             in_time.map_or_else(late, Ok)
         });
         measured.ended(&acquired);
@@ -229,66 +234,25 @@ async fn acquire(
 ) -> Result<TryLock<Taken>, Error> {
     let entry = &request.entry;
     // Before it queues: as the first in the queue it would keep others from the lock while a connection is opened.
-    context.prepare(entry).await?;
+    context.prepare(request).await?;
+    if let Some(waiter) = waiter {
+        waiter.ask_again();
+    }
     let waiter = waiter.get_or_insert_with(|| request.waiter());
-    let mut waking = Waking::default();
-    loop {
-        let asked = &mut context.asked;
-        let next = match &mut context.confirming {
-            None => waiter.next(asked, || waking.version(), || true).await,
-            Some(confirming) => Box::pin(confirming.next(waiter, asked, || waking.version())).await,
-        };
-        let busy = match next? {
-            Some(Next::Hold(claimed, status)) => {
-                request.log_re_entry(claimed.target);
-                context.taken(&claimed, entry);
-                return Ok(TryLock::Acquired((claimed.hold, status)));
-            }
-            Some(Next::Ended(AttemptEnd::Busy(busy))) => busy,
-            Some(Next::Ended(AttemptEnd::AsksAgain) | Next::Prepare) => continue,
-            Some(Next::Ended(AttemptEnd::OwnRead)) => {
-                context.own_read(request)?;
-                continue;
-            }
-            Some(Next::Ended(AttemptEnd::Failed(error))) => return Err(error),
-            None => {
-                request.catch_up().await;
-                return context.not_in_time(request, Some(waiter));
-            }
-        };
-        // Nothing of it takes room in this future while the call waits.
-        let (holder, (is_free, is_on_the_way), sent_at) = busy.into_parts();
-        context.answered(entry);
-        if matches!(request.wait, Wait::Never(_)) {
-            let holder = Some(*holder).filter(|_| !is_free);
-            return Ok(TryLock::Busy { holder });
+    let next = match &mut context.confirming {
+        None => waiter.next().await?,
+        Some(confirming) => Box::pin(confirming.next(waiter)).await?,
+    };
+    match next {
+        Next::Hold((claimed, status)) => {
+            request.log_re_entry(claimed.target);
+            context.taken(&claimed, entry);
+            Ok(TryLock::Acquired((claimed.hold, status)))
         }
-        let mut seen = waiter.heard();
-        let soon = waking.looks_soon(entry.shared(), is_free, is_on_the_way);
-        let left = holder.lease_left.into_iter().chain(soon).min();
-        waiter.note_found(holder, is_free);
-        if entry.name.kind().has_queue() {
-            waking.listens_to(|| waiter.channel());
-        }
-        let mut longest = waking.longest_wait(entry.shared(), entry.name.kind(), left);
-        if longest.is_none()
-            && let Some(version) = waking.subscribe(entry, waiter, sent_at).await?
-        {
-            seen = version;
-            longest = waking.longest_wait(entry.shared(), entry.name.kind(), left);
-        }
-        if let Some(longest) = longest {
-            let again = Instant::now() + longest;
-            let limit = request.wait.deadline().unwrap_or(again).min(again);
-            waiter.until_retry(waking.listening(), seen, limit).await;
-        }
-        if request
-            .wait
-            .deadline()
-            .is_some_and(|limit| limit <= Instant::now())
-        {
+        Next::Busy => Ok(waiter.busy()),
+        Next::NotInTime => {
             request.catch_up().await;
-            return context.not_in_time(request, Some(waiter));
+            context.not_in_time(request, Some(waiter))
         }
     }
 }

@@ -4,16 +4,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redisson_lock_core::{LockCore, OpId, OwnerKey, Permit, Rejected, Taking, Token, Untaken};
+use redisson_lock_core::{LockCore, OpId, OwnerKey, Permit, Rejected, Token, Untaken};
 use tokio::time::Instant;
 
 use super::context::AcquireContext;
+use super::found::FoundBusy;
+use super::release::{LongWay, entered};
 use super::stray::{is_stray_hold, release_stray_hold};
-use super::waiter::{needed, rejection};
+use super::waiter::needed;
 use crate::error::{Error, HeldBy, Operation};
 use crate::redis::{Answer, Call, Limit, Received, RoutedLink, Still};
 use crate::script::{self, Acquired, CallError, QueuePlace, SendOutcome};
-use crate::state::entry::{AttemptEnd, Busy, CallOf, Entry, SendWay, WaitingCall};
+use crate::state::entry::{AfterAttempt, CallEnd, CallOf, Entry, SendWay, Sends, WaitingCall};
 
 /// Enters an acquire. It goes the long way if there is no connection now, or it may need more than one command.
 pub(super) fn enter(
@@ -31,7 +33,10 @@ pub(super) fn enter(
     let Some(way) = route.now().filter(|_| !is_split) else {
         return SendWay::Long;
     };
-    if has_a_used_field(entry, core, &permit, of) {
+    let has_replicas = of.replicas.as_ref();
+    if has_a_used_field(entry, core, &permit, of)
+        || has_replicas.is_some_and(|link| !link.is_current(entry))
+    {
         return SendWay::Long;
     }
     let Some(call) = call_of(entry, &permit, of) else {
@@ -178,6 +183,11 @@ impl AcquireWay {
             op: self.permit.op,
             is_over: AtomicBool::new(false),
         });
+        if let Some(link) = self.of.replicas.clone()
+            && let Err(error) = link.prepare(&entry).await
+        {
+            return self.ends(Untaken::NotExecuted, || failed(error));
+        }
         let mut retry = entry.shared().retry();
         let mut first = first.map(|(first, sent_at)| {
             retry.timeout = retry.timeout.saturating_sub(sent_at.elapsed());
@@ -212,6 +222,8 @@ impl AcquireWay {
             let permit = core.acquire_says(owner, op)?;
             (!has_a_used_field(entry, core, &permit, &self.of)).then_some(permit)
         });
+        let replicas = self.of.replicas.as_ref();
+        let says = says.filter(|_| replicas.is_none_or(|link| link.is_current(entry)));
         let Some(mut call) = says.and_then(|permit| call_of(entry, &permit, &self.of)) else {
             still.is_over.store(true, Ordering::Relaxed);
             return None;
@@ -227,23 +239,21 @@ impl AcquireWay {
         sent_at: Instant,
         way: &RoutedLink,
     ) -> Option<Box<str>> {
-        let (entry, owner) = (Arc::clone(&self.entry), self.permit.owner);
+        let entry = Arc::clone(&self.entry);
         match acquired {
             Acquired::Taken(token) => self.taken(sent_at, *token, false),
             Acquired::Outside => self.taken(sent_at, None, true),
-            Acquired::OwnRead => self.ends(Untaken::OwnRead, |_| AttemptEnd::OwnRead),
-            Acquired::Lost => self.ends(Untaken::OuterGone, |rejected| {
-                AttemptEnd::Failed(rejection(&entry, owner, rejected))
-            }),
+            Acquired::OwnRead => self.own_read(),
+            Acquired::Lost => self.ends(Untaken::OuterGone, || AfterAttempt::Lost),
             Acquired::NotALock(found) => {
                 let error = Error::not_a_lock(entry.name.key(), found);
-                self.ends(Untaken::NotExecuted, |_| AttemptEnd::Failed(error));
+                self.ends(Untaken::NotExecuted, || failed(error));
             }
             Acquired::NoToken(found) => {
                 // The field may be there, if its token was deleted.
                 let key = entry.name.token().unwrap_or_else(|| entry.name.key());
                 let error = Error::not_a_lock(key, found);
-                self.ends(Untaken::Unknown, |_| AttemptEnd::Failed(error));
+                self.ends(Untaken::Unknown, || failed(error));
             }
             Acquired::Busy { holder, .. }
                 if !self.has_met_stray && is_stray_hold(&entry, holder) =>
@@ -256,16 +266,30 @@ impl AcquireWay {
                 is_free,
             } => {
                 let (owner, lease_left) = (holder.clone(), *left);
-                let busy = Busy {
-                    holder: Box::new(HeldBy { owner, lease_left }),
+                let found = FoundBusy {
+                    holder: HeldBy { owner, lease_left },
                     is_free: *is_free,
                     is_on_the_way: way.is_on_the_way(),
-                    sent_at,
                 };
-                self.ends(Untaken::Busy, |_| AttemptEnd::Busy(busy));
+                let after = found.seen_by(&entry, &self.of);
+                self.ends(Untaken::Busy, || after);
             }
         }
         None
+    }
+
+    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that has not
+    /// helped, another client has this owner too.
+    fn own_read(&mut self) {
+        self.entry.note_answer();
+        let has_found = self.of.attempts(|attempts| {
+            attempts.was_answered = true;
+            std::mem::replace(&mut attempts.has_found_own_read, true)
+        });
+        self.ends(Untaken::OwnRead, || match has_found {
+            true => AfterAttempt::Ends(CallEnd::Rejected(Rejected::OwnRead)),
+            false => AfterAttempt::AsksAgain,
+        });
     }
 
     /// The server has given it to the owner.
@@ -274,9 +298,7 @@ impl AcquireWay {
         let (entry, permit) = (&self.entry, &self.permit);
         let taken = (entry.shared().clock.time(sent_at), token);
         entry.take(permit, |core, now, out| {
-            let taking = core.acquired(now, permit, taken, is_outside, out);
-            let late = || AttemptEnd::Failed(rejection(entry, permit.owner, Rejected::TooLate));
-            (taking == Taking::TooLate).then(late)
+            core.acquired(now, permit, taken, is_outside, out)
         });
     }
 
@@ -289,15 +311,15 @@ impl AcquireWay {
             false => Untaken::NotExecuted,
         };
         if is_over || is_used {
-            return self.ends(untaken, |_| AttemptEnd::AsksAgain);
+            return self.ends(untaken, || AfterAttempt::AsksAgain);
         }
         AcquireContext::attempt_failed(&entry, &error.error);
-        self.ends(untaken, |_| AttemptEnd::Failed(error.error));
+        self.ends(untaken, || failed(error.error));
     }
 
-    fn ends(&mut self, untaken: Untaken, end: impl FnOnce(Rejected) -> AttemptEnd) {
+    fn ends(&mut self, untaken: Untaken, after: impl FnOnce() -> AfterAttempt) {
         self.open = false;
-        self.entry.end_attempt(&self.permit, untaken, end);
+        self.entry.end_attempt(&self.permit, untaken, after);
     }
 }
 
@@ -305,7 +327,23 @@ impl Drop for AcquireWay {
     fn drop(&mut self) {
         // Its runtime has ended.
         if self.open {
-            self.ends(Untaken::Unknown, |_| AttemptEnd::Failed(Error::NoRuntime));
+            self.ends(Untaken::Unknown, || failed(Error::NoRuntime));
         }
     }
 }
+
+fn failed(error: Error) -> AfterAttempt {
+    AfterAttempt::Ends(CallEnd::Failed(error))
+}
+
+/// How acquires and releases are sent.
+pub(crate) const SENDS: Sends = Sends {
+    enter: |entry, (core, now, out), call, (owner, op)| match core.acquire_says(owner, op) {
+        Some(permit) => enter(entry, core, call, permit),
+        None => entered::enter(entry, (core, now, out), owner, op),
+    },
+    long_way: |entry, owner, op| match entry.says(owner, op) {
+        Some((permit, call)) => Box::pin(AcquireWay::new(entry, permit, call).run(None)),
+        None => Box::pin(LongWay::new(entry, owner, op).run(None)),
+    },
+};

@@ -3,45 +3,31 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_core::{Claimed, Face, Order, Rejected, Terms};
+use redisson_lock_core::{Claimed, Terms};
 use tokio::time::Instant;
 
 use super::replicas::ReplicaCheck;
-use super::waiter::{Attempts, NOT_IN_TIME, Retries, Wait, Waiter, has_time, rejection};
+use super::waiter::{NOT_IN_TIME, Retries, Wait, Waiter, has_time};
 use crate::base::runtime::event;
 use crate::error::{Error, Operation};
-use crate::names::owner::{Origin, Owner};
+use crate::names::owner::Origin;
 use crate::names::try_lock::TryLock;
 use crate::script;
-use crate::state::entry::Entry;
+use crate::state::entry::{Entry, ReplicaLink, WaitingCall};
 
 /// The arguments of an acquire.
 pub(super) struct Request<'a> {
     pub(super) entry: Arc<Entry>,
-    pub(super) owner: &'a Owner,
-    pub(super) face: Face,
+    pub(super) call: Arc<WaitingCall>,
     pub(super) terms: &'a Terms,
     pub(super) wait: Wait,
     pub(super) began: Instant,
-    /// The owner that it takes the lock over from, as it is named in Redis.
-    pub(super) from: Option<&'a Arc<str>>,
 }
 
 impl Request<'_> {
     /// Queues for it.
     pub(super) fn waiter(&self) -> Waiter {
-        let owner = (self.owner, self.face);
-        let order = match self.from {
-            Some(_) => Order::First,
-            None => self.wait.order(),
-        };
-        Waiter::new(
-            &self.entry,
-            owner,
-            *self.terms,
-            (self.wait, order),
-            self.from,
-        )
+        Waiter::new(&self.entry, &self.call, *self.terms, self.wait)
     }
 
     /// See [`Entry::catches_up`].
@@ -51,8 +37,9 @@ impl Request<'_> {
 
     /// Of an acquire that went to this count.
     pub(super) fn log_re_entry(&self, target: u32) {
-        if target > 1 && self.owner.origin() == Origin::Task {
-            let (lock, owner) = (self.entry.name.given(), self.owner);
+        let owner = &self.call.owner;
+        if target > 1 && owner.origin() == Origin::Task {
+            let lock = self.entry.name.given();
             event!(DEBUG, %lock, %owner, "re-entry by task id alone: branches of one join! or select! share it, see Owner::scope");
         }
     }
@@ -71,11 +58,6 @@ pub(super) struct AcquireContext {
     retries: Option<Box<Retries>>,
     /// Boxed: nearly no call asks.
     pub(super) confirming: Option<Box<ReplicaCheck>>,
-    /// The server had a read hold of the owner that is to write, and this client none.
-    pub(super) has_found_own_read: bool,
-    pub(super) asked: Attempts,
-    /// The server has answered, and no attempt has failed since.
-    was_answered: bool,
     /// [`CallStage::GoesOn`].
     goes_on: bool,
 }
@@ -96,29 +78,38 @@ impl AcquireContext {
         Self {
             retries: None,
             confirming,
-            has_found_own_read: false,
-            asked: Attempts::default(),
-            was_answered: matches!(stage, CallStage::AfterBusy),
             goes_on: matches!(stage, CallStage::GoesOn),
         }
     }
 
-    /// Before an attempt, and before a wait that may end with the lock.
-    pub(super) async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
-        match &mut self.confirming {
-            None => Ok(()),
-            Some(confirming) => {
-                let asked_at = self.asked.at.replace(Instant::now());
-                Box::pin(confirming.prepare(entry)).await?;
-                self.asked.at = asked_at;
-                Ok(())
-            }
-        }
+    /// The connection on which replicas are asked, if they must confirm what it takes.
+    pub(super) fn link(&self) -> Option<Arc<ReplicaLink>> {
+        Some(Arc::clone(&self.confirming.as_ref()?.link))
+    }
+
+    /// Before an attempt, and before a wait that may end with the lock: a connection that is opened behind a taking may lead to
+    /// another server.
+    pub(super) async fn prepare(&self, request: &Request<'_>) -> Result<(), Error> {
+        let Some(confirming) = &self.confirming else {
+            return Ok(());
+        };
+        let now = Some(Instant::now());
+        let replace = |at| {
+            request
+                .call
+                .attempts(|attempts| std::mem::replace(&mut attempts.asked_at, at))
+        };
+        let asked_at = replace(now);
+        let link = Arc::clone(&confirming.link);
+        Box::pin(async move { link.prepare(&request.entry).await }).await?;
+        replace(asked_at);
+        Ok(())
     }
 
     /// Logs what became of the call. An error is its caller's to log.
     pub(super) fn log<G>(&self, request: &Request<'_>, outcome: &Result<TryLock<G>, Error>) {
-        let (waited, attempts) = (request.began.elapsed(), self.asked.count);
+        let waited = request.began.elapsed();
+        let attempts = request.call.attempts(|attempts| attempts.asked);
         match outcome {
             Ok(TryLock::Acquired(_)) => event!(DEBUG, ?waited, attempts, "lock acquired"),
             Ok(TryLock::Busy { holder }) => {
@@ -136,9 +127,10 @@ impl AcquireContext {
     }
 
     /// Whether it has made an attempt that the server had the time to answer.
-    fn has_asked(&self, request: &Request<'_>) -> bool {
+    fn has_asked(request: &Request<'_>) -> bool {
         let limit = request.wait.answered_by(request.began);
-        self.asked.at.is_some_and(|at| has_time(at, limit))
+        let asked_at = request.call.attempts(|attempts| attempts.asked_at);
+        asked_at.is_some_and(|at| has_time(at, limit))
     }
 
     /// Lets the other calls of the client know that an attempt was not answered, or refused for a while. A late answer does
@@ -158,37 +150,30 @@ impl AcquireContext {
         }
     }
 
-    /// The server has said that another owner has the lock, or what this call has to do before it can have it.
-    pub(super) fn answered(&mut self, entry: &Entry) {
-        entry.note_answer();
-        self.was_answered = true;
-        if let Some(retries) = &mut self.retries {
+    /// Whether the server has answered since the latest attempt that failed: then the next failure is the first of another
+    /// outage.
+    fn note_answers(&mut self, request: &Request<'_>) -> bool {
+        let was_answered = request.call.attempts(|attempts| attempts.was_answered);
+        if let Some(retries) = self.retries.as_mut().filter(|_| was_answered) {
             retries.answered();
         }
-    }
-
-    /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that has not
-    /// helped, another client has this owner too.
-    pub(super) fn own_read(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        if std::mem::replace(&mut self.has_found_own_read, true) {
-            let owner = request.owner.key(request.face);
-            return Err(rejection(&request.entry, owner, Rejected::OwnRead));
-        }
-        self.answered(&request.entry);
-        Ok(())
+        was_answered
     }
 
     /// After an attempt, or a wait for one, that failed: pauses; or hands the error back, if it does not pass or there is no time left.
     pub(super) async fn again(
         &mut self,
-        entry: &Entry,
+        request: &Request<'_>,
         retries: impl FnOnce() -> Box<Retries>,
         error: Error,
     ) -> Result<(), Error> {
-        self.was_answered = false;
+        self.note_answers(request);
+        request
+            .call
+            .attempts(|attempts| attempts.was_answered = false);
         let retries = self.retries.get_or_insert_with(retries);
         retries.failed_at = Some(Instant::now());
-        retries.again(entry.shared(), error).await
+        retries.again(request.entry.shared(), error).await
     }
 
     /// What a call answers that has not got the lock in time: busy if that is the latest that the server has said of the
@@ -196,7 +181,7 @@ impl AcquireContext {
     pub(super) fn not_in_time<G>(
         &mut self,
         request: &Request<'_>,
-        waiter: Option<&mut Waiter>,
+        waiter: Option<&Waiter>,
     ) -> Result<TryLock<G>, Error> {
         let confirming = self.confirming.as_deref();
         if let Some(error) = confirming.and_then(|check| check.unconfirmed(&request.entry)) {
@@ -205,7 +190,7 @@ impl AcquireContext {
         match self.problem(request) {
             None => Ok(waiter.map_or(TryLock::Busy { holder: None }, Waiter::busy)),
             Some(error) => {
-                if self.has_asked(request) {
+                if Self::has_asked(request) {
                     request.entry.latest.failed();
                 }
                 Err(error)
@@ -216,8 +201,12 @@ impl AcquireContext {
     /// Why it is not known that another owner has the lock. `None`: one has it.
     fn problem(&mut self, request: &Request<'_>) -> Option<Error> {
         let entry = &request.entry;
-        let owner = request.owner.key(request.face);
-        if self.goes_on && self.asked.at.is_none() || entry.peek(|core| core.is_excluded(owner)) {
+        let owner = request.call.key();
+        let was_answered = self.note_answers(request);
+        let has_asked_once = request
+            .call
+            .attempts(|attempts| attempts.asked_at.is_some());
+        if self.goes_on && !has_asked_once || entry.peek(|core| core.is_excluded(owner)) {
             return None;
         }
         let latest = &entry.latest;
@@ -235,7 +224,7 @@ impl AcquireContext {
         }
         // The first connection may be about to be opened: one that finds others in the queue does not wait for that.
         let is_over = |limit: Instant| limit <= Instant::now();
-        let is_immediate = self.asked.at.is_none()
+        let is_immediate = !has_asked_once
             && matches!(request.wait, Wait::Never(limit) if !limit.is_some_and(is_over));
         if is_immediate && latest.answered_at().is_none() && !latest.has_failed() {
             return None;
@@ -243,8 +232,8 @@ impl AcquireContext {
         if let Some(problem) = entry.outage(request.wait, request.began) {
             return Some(script::send_error(problem, Operation::Acquiring));
         }
-        let is_busy = match self.has_asked(request) {
-            true => self.was_answered || was_answered_since,
+        let is_busy = match Self::has_asked(request) {
+            true => was_answered || was_answered_since,
             false => latest.answered_at().is_some(),
         };
         match is_busy && !latest.has_failed() {

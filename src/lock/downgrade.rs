@@ -4,14 +4,14 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use redisson_lock_core::{Face, LeaseKind, Order, Terms};
-use tokio::time::Instant;
 
-use super::waiter::{Attempts, Next, Wait, Waiter};
+use super::waiter::Waiter;
 use super::{Lock, LockGuard};
 use crate::error::{Error, Operation};
 use crate::kind::LockKind;
 use crate::redis::SyncReplicas;
 use crate::state::bounds::LEASE_MIN;
+use crate::state::entry::WaitingCall;
 
 impl<K> LockGuard<K> {
     /// Makes this write hold of a [read-write lock](crate::RwLock) a read hold of the same owner, so that other readers
@@ -69,12 +69,10 @@ impl<K> LockGuard<K> {
             return Ok(reads);
         }
         // Dropped after the release: what was handed to it is released too.
-        let wait = (Wait::Until(Instant::now()), Order::Queued);
-        let mut waiter = Waiter::new(&entry, (&owner, Face::Read), terms, wait, None);
+        let call = WaitingCall::new((owner.clone(), Face::Read), (Order::Queued, None));
+        let waiter = Waiter::receiver(&entry, &Arc::new(call), terms);
         self.hand_to(waiter.id()).await?;
-        let mut asked = Attempts::default();
-        let next = waiter.next(&mut asked, || 0, || true).await?;
-        let Some(Next::Hold(claimed, status)) = next else {
+        let Some((claimed, status)) = waiter.received().await? else {
             // It was released in the meantime: the client closes.
             let text = "the write hold could only be released";
             let error = entry.route().no_answer(Operation::Acquiring, text);

@@ -195,9 +195,9 @@ impl<K> Lock<K> {
     /// Queues for the lock with the other callers of this client, without ever taking it.
     pub(crate) fn place(&self) -> Result<MemberPlace, Error> {
         let (entry, owner) = (self.entry()?, self.current_owner()?);
-        let key = owner.key(self.kind.face());
-        let call = WaitingCall::new(None, owner, None);
-        let id = entry.enqueue(key, Order::Queued, self.terms()?, &call);
+        let owner = (owner, self.kind.face());
+        let call = Arc::new(WaitingCall::new(owner, (Order::Queued, None)));
+        let id = entry.register_place(&call, self.terms()?);
         Ok(MemberPlace { entry, id, call })
     }
 }
@@ -205,7 +205,7 @@ impl<K> Lock<K> {
 /// A place in the queue of a lock. It is left when this is dropped.
 ///
 /// It does not ask for the lock, so it has no field that the lock could be handed to: a release that comes to this place
-/// frees the lock. The queue waits for it for a command timeout, as for each call that is not polled.
+/// frees the lock. The queue waits for it for a command timeout from the beginning of its turn on.
 pub(crate) struct MemberPlace {
     entry: Arc<Entry>,
     id: WaiterId,

@@ -1,6 +1,5 @@
 //! Locks that replicas must acknowledge before the caller gets them.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +7,12 @@ use tokio::time::Instant;
 
 use super::Lock;
 use super::guard::LockGuard;
-use super::waiter::{Attempts, Next, Waiter};
-use crate::error::{Error, Operation};
-use crate::redis::{ReplicaProbe, ReplicaRoute, SyncReplicas};
+use super::waiter::{Next, Waiter};
+use crate::error::Error;
+use crate::redis::SyncReplicas;
 use crate::script;
 use crate::state::bounds::check_replicas;
-use crate::state::entry::Entry;
+use crate::state::entry::{Entry, ReplicaLink};
 
 impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1
@@ -67,7 +66,7 @@ impl<K> Lock<K> {
         check_replicas(wanted, self.client.shared().command_timeout())?;
         Ok(Some(Box::new(ReplicaCheck {
             wanted,
-            confirmer: None,
+            link: ReplicaLink::new(wanted.replicas),
             taken: None,
             unconfirmed: None,
         })))
@@ -77,7 +76,7 @@ impl<K> Lock<K> {
 /// How many replicas are to have a lock, and the connection that asks.
 pub(crate) struct ReplicaCheck {
     wanted: SyncReplicas,
-    confirmer: Option<ReplicaProbe>,
+    pub(super) link: Arc<ReplicaLink>,
     /// The latest taking: when it was sent, and its lease.
     taken: Option<(Instant, Duration)>,
     /// How many replicas have a taking for which that is not enough yet.
@@ -85,57 +84,25 @@ pub(crate) struct ReplicaCheck {
 }
 
 impl ReplicaCheck {
-    fn replica_route<'a>(&self, entry: &'a Entry) -> ReplicaRoute<'a> {
-        entry.route().waiting_for(self.wanted.replicas)
-    }
-
-    /// Before an attempt: a connection that is opened behind a taking may lead to another server.
-    pub(super) async fn prepare(&mut self, entry: &Entry) -> Result<(), Error> {
-        let replica_route = self.replica_route(entry);
-        let usable = self.confirmer.as_ref();
-        if usable.is_some_and(|confirmer| confirmer.is_current(replica_route)) {
-            return Ok(());
-        }
-        let limit = Instant::now() + entry.shared().command_timeout();
-        let confirmer = replica_route.confirmer(limit).await;
-        let send_error = |error| script::send_error(error, Operation::Acquiring);
-        self.confirmer = Some(confirmer.map_err(send_error)?);
-        Ok(())
-    }
-
-    /// What a call has come to, which may be a hold that was handed over. It begins no acquire while its connection is
-    /// replaced.
-    pub(super) async fn next(
-        &mut self,
-        waiter: &mut Waiter,
-        asked: &mut Attempts,
-        has_heard: impl Fn() -> u64,
-    ) -> Result<Option<Next>, Error> {
-        let entry = Arc::clone(waiter.entry());
-        self.prepare(&entry).await?;
-        let (replica_route, confirmer) = (self.replica_route(&entry), self.confirmer.clone());
-        let is_ready = || {
-            let confirmer = confirmer.as_ref();
-            confirmer.is_some_and(|confirmer| confirmer.is_current(replica_route))
+    /// What a call has come to, which may be a hold that was handed over. While it waits, a connection is opened to each server
+    /// that takes over. What is wrong with it the next attempt says.
+    pub(super) async fn next(&mut self, waiter: &mut Waiter) -> Result<Next, Error> {
+        let (entry, link) = (Arc::clone(waiter.entry()), &self.link);
+        let follow = async {
+            let mut backoff = entry.shared().redis.backoff();
+            loop {
+                if let Some(probe) = link.probe() {
+                    probe.outdated(link.route(&entry)).await;
+                }
+                if link.prepare(&entry).await.is_err() {
+                    backoff.wait().await;
+                }
+            }
         };
         tokio::select! {
             biased;
-            next = waiter.next(asked, has_heard, is_ready) => next,
-            never = self.follow(&entry) => match never {},
-        }
-    }
-
-    /// While a call waits: has a connection opened to each server that takes over, where the lock may be
-    /// handed over. What is wrong with it the next attempt says.
-    async fn follow(&mut self, entry: &Entry) -> Infallible {
-        let mut backoff = entry.shared().redis.backoff();
-        loop {
-            if let Some(confirmer) = &self.confirmer {
-                confirmer.outdated(self.replica_route(entry)).await;
-            }
-            if self.prepare(entry).await.is_err() {
-                backoff.wait().await;
-            }
+            next = waiter.next() => next,
+            never = follow => never,
         }
     }
 
@@ -163,7 +130,7 @@ impl ReplicaCheck {
         let mut acknowledged = 0;
         self.unconfirmed = Some(acknowledged);
         if let (Some(confirmer), Some((sent_at, lease)), Some(field)) =
-            (&self.confirmer, self.taken, field)
+            (self.link.probe(), self.taken, field)
         {
             let name = entry.name_of(owner);
             let field = name.counted_in(&field);
@@ -171,7 +138,7 @@ impl ReplicaCheck {
             let within = Instant::now() + within;
             let until = deadline.map_or(within, |deadline| deadline.min(within));
             acknowledged = confirmer
-                .acknowledged(self.replica_route(&entry), touch, sent_at, until)
+                .acknowledged(self.link.route(&entry), touch, sent_at, until)
                 .await;
             let leased = (entry.shared().clock.time(sent_at), lease);
             entry

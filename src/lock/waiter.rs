@@ -5,22 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_core::{
-    Admission, Claimed, Face, Order, OwnerKey, Permit, Rejected, Terms, WaiterId,
-};
+use redisson_lock_core::{Claimed, Order, OwnerKey, Permit, Rejected, Terms, WaiterId};
 use tokio::time::Instant;
 
 use crate::base::backoff::Backoff;
 use crate::base::runtime::{event, sleep_until};
-use crate::error::{Error, HeldBy, Operation};
-use crate::names::owner::{Owner, next_own_id};
+use crate::error::{Error, Operation};
 use crate::names::try_lock::TryLock;
-use crate::names::wire;
 use crate::redis::SendError;
-use crate::redis::channels::Subscription;
 use crate::script;
 use crate::state::bounds::LEASE_MAX;
-use crate::state::entry::{AttemptEnd, CallFinds, Entry, WaitingCall};
+use crate::state::entry::{CallEnd, CallFinds, Entry, WaitingCall};
 use crate::state::hold_status::HoldStatus;
 use crate::state::shared::Shared;
 
@@ -29,44 +24,39 @@ pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
     call: Arc<WaitingCall>,
-    face: Face,
     since: Instant,
     /// Nothing is logged, or nothing more, however long it waits.
     warned: bool,
     /// Nothing but the lock ends its wait, unless the server does not answer.
     has_no_end: bool,
-    /// The holder that the latest attempt found.
-    found: Option<Box<HeldBy>>,
-    /// It was no holder, but the owner whose turn it is.
-    found_free: bool,
-    /// An acquire of it is under way.
-    is_asking: bool,
-    /// What it had heard before its latest acquire.
-    heard: u64,
 }
 
 impl Waiter {
     pub(super) fn new(
         entry: &Arc<Entry>,
-        (owner, face): (&Owner, Face),
+        call: &Arc<WaitingCall>,
         terms: Terms,
-        (wait, order): (Wait, Order),
-        from: Option<&Arc<str>>,
+        wait: Wait,
     ) -> Self {
-        let call = WaitingCall::new(wait.deadline(), owner.clone(), from);
-        let id = entry.enqueue(owner.key(face), order, terms, &call);
         Self {
             entry: Arc::clone(entry),
-            id,
-            call,
-            face,
+            id: entry.register(call, terms),
+            call: Arc::clone(call),
             since: Instant::now(),
             warned: matches!(wait, Wait::Standby),
             has_no_end: matches!(wait, Wait::Forever),
-            found: None,
-            found_free: false,
-            is_asking: false,
-            heard: 0,
+        }
+    }
+
+    /// One that does not ask for the lock: it is to be handed over to it.
+    pub(super) fn receiver(entry: &Arc<Entry>, call: &Arc<WaitingCall>, terms: Terms) -> Self {
+        Self {
+            entry: Arc::clone(entry),
+            id: entry.register_place(call, terms),
+            call: Arc::clone(call),
+            since: Instant::now(),
+            warned: true,
+            has_no_end: false,
         }
     }
 
@@ -78,88 +68,46 @@ impl Waiter {
         self.id
     }
 
-    pub(super) fn thread(&self) -> i64 {
-        self.call.owner.thread_id()
+    /// Makes another attempt, at the place that it has kept.
+    pub(super) fn ask_again(&self) {
+        self.entry.ask_again(self.id);
     }
 
-    fn key(&self) -> OwnerKey {
-        self.call.owner.key(self.face)
+    fn poll(&self, is_woken: bool) -> Result<CallFinds, Error> {
+        let finds = self.entry.poll((self.id, &self.call), is_woken);
+        finds.map_err(|rejected| rejection(&self.entry, self.call.key(), rejected))
     }
 
-    /// The channel on which it hears that the lock may be free for it.
-    pub(super) fn channel(&self) -> Arc<str> {
-        let name = &self.entry.name;
-        if !name.kind().has_queue() {
-            return Arc::clone(name.channel());
-        }
-        let field = self.entry.peek(|core| core.field(self.key()));
-        name.channel_of(field.as_ref().unwrap_or_else(|| self.call.owner.field()))
-    }
-
-    /// Waits until the lock is granted to this call, or an acquire of it has ended without it. `None`: others queue, and it
-    /// does not wait, or no longer. `has_heard`: how much it has heard by now. `is_ready`: whether it may begin an acquire.
-    pub(super) async fn next(
-        &mut self,
-        asked: &mut Attempts,
-        has_heard: impl Fn() -> u64,
-        is_ready: impl Fn() -> bool,
-    ) -> Result<Option<Next>, Error> {
-        let (mut behind_since, mut looks_at, mut look) = (None, None, None);
+    /// What is handed over to it. `None`: nothing is.
+    pub(super) async fn received(&self) -> Result<Option<Won>, Error> {
+        let mut is_woken = false;
         loop {
-            if !self.is_asking {
-                if !is_ready() {
-                    return Ok(Some(Next::Prepare));
-                }
-                // Before the acquire: whatever is heard from here on puts a "busy" out of date.
-                self.heard = has_heard();
+            match self.poll(is_woken)? {
+                CallFinds::Hold(claimed, status) => return Ok(Some((claimed, status))),
+                CallFinds::Ended(_) | CallFinds::Nothing { is_asking: false } => return Ok(None),
+                CallFinds::Nothing { is_asking: true } => self.call.notify.notified().await,
             }
-            let admission = match self.ask()? {
-                CallFinds::Hold(claimed, status) => return Ok(Some(Next::Hold(claimed, status))),
-                CallFinds::Ended(end) => {
-                    self.is_asking = false;
-                    return Ok(Some(Next::Ended(end)));
-                }
-                CallFinds::Admission(admission) => admission,
-            };
-            let is_asking = admission == Admission::Sent;
-            if !std::mem::replace(&mut self.is_asking, is_asking) && is_asking {
-                asked.begins();
-            }
-            let (limit, behind) = match admission {
+            is_woken = true;
+        }
+    }
+
+    /// Waits until the lock is granted to this call, or it is over.
+    pub(super) async fn next(&mut self) -> Result<Next, Error> {
+        let (mut looks_at, mut look) = (None, None);
+        let mut is_woken = false;
+        loop {
+            let finds = self.poll(std::mem::replace(&mut is_woken, true))?;
+            match finds {
+                CallFinds::Hold(claimed, status) => return Ok(Next::Hold((claimed, status))),
+                CallFinds::Ended(end) => return self.ended(end).await,
                 // Its answer has a limit, which its connection keeps.
-                Admission::Sent => {
+                CallFinds::Nothing { is_asking: true } => {
                     self.call.notify.notified().await;
                     continue;
                 }
-                // It was granted in the step that has just ended what was in its way.
-                Admission::Granted => continue,
-                Admission::Queued { again } => {
-                    behind_since = None;
-                    looks_at = looks_at.or_else(|| self.has_no_end.then(|| self.next_look()));
-                    (again, false)
-                }
-                // A caller that polls without a pause waits for no reply here, and would keep its thread to itself.
-                Admission::Busy => {
-                    tokio::task::yield_now().await;
-                    return Ok(None);
-                }
-                // The earlier operation waits for Redis: that is waited for as long as a command is.
-                // However many there are before this one, each has as long.
-                Admission::OwnerBusy { since } => {
-                    let now = self.entry.shared().clock.now();
-                    let since = since.max(*behind_since.get_or_insert(now));
-                    (Some(since + self.entry.shared().command_timeout()), true)
-                }
-            };
-            let limit = limit.map(|limit| self.entry.shared().clock.instant(limit));
-            if behind && is_over(limit) {
-                return Err(self.entry.route().no_answer(Operation::Acquiring, NOT_OVER));
-            }
-            if is_over(self.call.deadline) {
-                return Ok(None);
+                CallFinds::Nothing { is_asking: false } => {}
             }
             if is_over(looks_at) {
-                // It goes on however often this call is woken: other calls of its owner may come and go all the time.
                 let answers = look.get_or_insert_with(|| self.look());
                 tokio::select! {
                     biased;
@@ -169,14 +117,28 @@ impl Waiter {
                 (looks_at, look) = (None, None);
                 continue;
             }
-            let limits = [limit, self.call.deadline, looks_at];
-            self.notified(limits.into_iter().flatten().min()).await;
+            looks_at = looks_at.or_else(|| self.has_no_end.then(|| self.next_look()));
+            self.notified(looks_at).await;
+        }
+    }
+
+    async fn ended(&self, end: CallEnd) -> Result<Next, Error> {
+        match end {
+            CallEnd::Busy => Ok(Next::Busy),
+            // A caller that polls without a pause waits for no reply here, and would keep its thread to itself.
+            CallEnd::Queued => {
+                tokio::task::yield_now().await;
+                Ok(Next::NotInTime)
+            }
+            CallEnd::Rejected(Rejected::NotInTime) => Ok(Next::NotInTime),
+            CallEnd::Rejected(rejected) => Err(rejection(&self.entry, self.call.key(), rejected)),
+            CallEnd::Failed(error) => Err(error),
         }
     }
 
     /// Whether the server answers.
     fn look(&self) -> Pin<Box<impl Future<Output = Result<(), Error>> + Send + use<>>> {
-        let (entry, owner) = (Arc::clone(&self.entry), self.key());
+        let (entry, owner) = (Arc::clone(&self.entry), self.call.key());
         Box::pin(async move { entry.server_answers(owner).await })
     }
 
@@ -184,50 +146,24 @@ impl Waiter {
         Instant::now() + self.entry.shared().command_timeout()
     }
 
-    /// What it had heard before its latest acquire.
-    pub(super) fn heard(&self) -> u64 {
-        self.heard
-    }
-
-    fn ask(&self) -> Result<CallFinds, Error> {
-        // Before the field is chosen: one that was used before a later reconnect counts as older than that.
-        let reconnects = self.entry.route().unfenced();
-        let field = field(&self.entry, &self.call.owner);
-        let (has_queue, owner) = (self.entry.name.kind().has_queue(), self.key());
-        let found = self.entry.ask(self.id, |core, now, out| {
-            if !has_queue {
-                return core.admit(now, self.id, &field, out);
-            }
-            core.admit_to_place(now, (self.id, owner), &field, reconnects, out)
-        });
-        found.map_err(|rejected| rejection(&self.entry, owner, rejected))
-    }
-
-    pub(super) fn note_found(&mut self, busy: Box<HeldBy>, is_free: bool) {
-        let had_lease = |found: &HeldBy| found.lease_left.is_some();
-        self.found_free = is_free;
-        let lock = self.entry.name.given();
-        event!(TRACE, holder = %busy.owner, lease_left = ?busy.lease_left, is_free, "lock busy");
-        if !had_lease(&busy)
-            && self.found.as_deref().is_none_or(had_lease)
-            && self.entry.shared().no_expiry.is_news(lock)
-        {
-            let holder = &busy.owner;
-            event!(WARN, %lock, owner = %self.call.owner, holder, "waiting for a lock whose key has no expiry");
-        }
-        self.found = Some(busy);
-    }
-
     /// Not acquired in time: what the latest attempt found, if there was one.
-    pub(super) fn busy<G>(&mut self) -> TryLock<G> {
-        let found = self.found.take().filter(|_| !self.found_free);
+    pub(super) fn busy<G>(&self) -> TryLock<G> {
+        let found = self.call.attempts(|attempts| {
+            let found = attempts.found.take();
+            found.filter(|_| !attempts.found_free)
+        });
         let holder = found.map(|found| *found);
         TryLock::Busy { holder }
     }
 
-    /// Waits until something changed in this process, or the limit is reached.
+    /// Waits until it is woken, or the limit is reached.
     async fn notified(&mut self, limit: Option<Instant>) {
-        event!(TRACE, "queued in this client");
+        let had_timer = self
+            .call
+            .attempts(|attempts| std::mem::replace(&mut attempts.has_timer, true));
+        if !had_timer {
+            event!(TRACE, "queued in this client");
+        }
         let long = self.since + self.entry.shared().watchdog_timeout();
         let long = Some(long).filter(|_| !self.warned);
         tokio::select! {
@@ -237,69 +173,24 @@ impl Waiter {
         }
     }
 
-    /// Waits, after an attempt found the lock held, until another one makes sense: more was heard on the
-    /// channel than `before`, `limit` is reached, or this owner itself got or lost the lock.
-    /// Not `async`: that future would keep another copy of the arguments.
-    pub(super) fn until_retry(
-        &mut self,
-        listening: Option<&Subscription>,
-        before: u64,
-        limit: Instant,
-    ) -> impl Future<Output = ()> {
-        let until = self.entry.shared().clock.time(limit);
-        self.entry
-            .step(|core, now, out| core.waits(now, self.id, until, out));
-        async move {
-            // It may have been woken for that while its acquire was under way.
-            if self.has_reason_to_retry() {
-                return;
-            }
-            let heard = async || match listening {
-                Some(listening) => listening.changed_since(before).await,
-                None => std::future::pending().await,
-            };
-            loop {
-                tokio::select! {
-                    biased;
-                    () = heard() => return,
-                    () = tokio::time::sleep_until(limit) => break,
-                    () = self.call.notify.notified() => {
-                        // Its own attempts are among what it is woken for; they are no news.
-                        if self.has_reason_to_retry() {
-                            return;
-                        }
-                    }
-                }
-            }
-            self.warn_long_wait();
-        }
-    }
-
-    /// Waits until something in this client makes another attempt worth while.
-    pub(super) async fn until_reason(&self) {
-        while !self.has_reason_to_retry() {
-            self.call.notify.notified().await;
-        }
-    }
-
-    fn has_reason_to_retry(&self) -> bool {
-        self.entry.peek(|core| core.has_reason_to_retry(self.id))
-    }
-
     /// Logs once that this call has been waiting for long.
     fn warn_long_wait(&mut self) {
         let waited = self.since.elapsed();
-        if !self.warned && waited >= self.entry.shared().watchdog_timeout() {
-            self.warned = true;
-            let lock = self.entry.name.given();
-            let found = self.found.as_deref();
-            let holder = found.map_or("another caller of this client", |found| &found.owner);
-            let left = found.and_then(|found| found.lease_left);
-            if self.found_free {
-                event!(WARN, %lock, owner = %self.call.owner, ?waited, next_in_queue = holder, place_left = ?left, "waiting long for the next in the queue of a fair lock");
-            } else {
-                event!(WARN, %lock, owner = %self.call.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
-            }
+        if self.warned || waited < self.entry.shared().watchdog_timeout() {
+            return;
+        }
+        self.warned = true;
+        let lock = self.entry.name.given();
+        let (found, is_free) = self
+            .call
+            .attempts(|attempts| (attempts.found.clone(), attempts.found_free));
+        let found = found.as_deref();
+        let holder = found.map_or("another caller of this client", |found| &found.owner);
+        let left = found.and_then(|found| found.lease_left);
+        if is_free {
+            event!(WARN, %lock, owner = %self.call.owner, ?waited, next_in_queue = holder, place_left = ?left, "waiting long for the next in the queue of a fair lock");
+        } else {
+            event!(WARN, %lock, owner = %self.call.owner, ?waited, holder, lease_left = ?left, "waiting long for a lock");
         }
     }
 }
@@ -308,48 +199,21 @@ fn is_over(limit: Option<Instant>) -> bool {
     limit.is_some_and(|limit| limit <= Instant::now())
 }
 
-const NOT_OVER: &str = "an earlier operation of this owner on this lock has no answer yet";
-
-/// The acquires of a call.
-#[derive(Default)]
-pub(super) struct Attempts {
-    pub(super) count: u32,
-    /// When it was its turn to ask the server, the last time.
-    pub(super) at: Option<Instant>,
-}
-
-impl Attempts {
-    fn begins(&mut self) {
-        self.count += 1;
-        self.at = Some(Instant::now());
-    }
-}
+/// A hold that a call has claimed.
+pub(super) type Won = (Claimed, Arc<HoldStatus>);
 
 /// What a waiter has come to.
 pub(super) enum Next {
-    Hold(Claimed, Arc<HoldStatus>),
-    /// Its acquire has ended without the lock.
-    Ended(AttemptEnd),
-    /// It is to be made ready for an acquire.
-    Prepare,
+    Hold(Won),
+    /// The server has said that another owner has the lock, and the call does not wait.
+    Busy,
+    /// It does not wait, or no longer.
+    NotInTime,
 }
 
 impl Drop for Waiter {
     fn drop(&mut self) {
         self.entry.leave(self.id);
-    }
-}
-
-/// The field under which a hold of this owner would appear in Redis.
-///
-/// After a reconnect without a fence a late send of an earlier hold may still be executed, so every
-/// hold begun since then has a field of its own. A kind whose acquisitions have a value each has a new one whenever a
-/// call asks: an earlier one may still be released in the background.
-fn field(entry: &Entry, owner: &Owner) -> Arc<str> {
-    if entry.name.kind().has_value_per_hold() || entry.route().unfenced() > 0 {
-        wire::field(&entry.shared().client_id, next_own_id())
-    } else {
-        Arc::clone(owner.field())
     }
 }
 
@@ -372,6 +236,13 @@ pub(super) fn rejection(entry: &Entry, owner: OwnerKey, rejected: Rejected) -> E
         },
         Rejected::TooLate => late("the lease was already over; use a longer one"),
         Rejected::GivenBack => late("the call was not polled; poll its future until it is ready"),
+        Rejected::NoAnswer => {
+            let text = "an earlier operation of this owner on this lock has no answer yet";
+            entry.route().no_answer(Operation::Acquiring, text)
+        }
+        Rejected::Unconfirmed => entry.not_subscribed(owner),
+        // Its caller says so in another way.
+        Rejected::NotInTime => entry.route().no_answer(Operation::Acquiring, NOT_IN_TIME),
     }
 }
 

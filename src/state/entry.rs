@@ -12,6 +12,7 @@ mod attempts;
 mod calls;
 mod latest;
 mod leavers;
+mod listening;
 mod unlocks;
 
 use std::collections::BTreeMap;
@@ -37,10 +38,11 @@ use crate::state::hold_status::HoldStatus;
 use crate::state::measure;
 use crate::state::shared::Shared;
 
-use attempts::CallCells;
-pub(crate) use attempts::{AttemptEnd, Busy, CallFinds, WaitingCall};
+pub(crate) use attempts::{Attempts, CallEnd, CallFinds, ReplicaLink, WaitingCall};
+pub(crate) use calls::AfterAttempt;
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
+pub(crate) use listening::Listening;
 pub(crate) use unlocks::{BegunUnlock, CallOf, Job, SendWay, Sends};
 
 /// All locks of a client.
@@ -130,7 +132,9 @@ struct Facts {
     core: LockCore,
     /// The objects that the core's numbers stand for: holds and waiters.
     holds: SmallMap<HoldId, HoldCells>,
-    calls: SmallMap<WaiterId, CallCells>,
+    calls: SmallMap<WaiterId, Arc<WaitingCall>>,
+    /// On the heap: nearly no lock is waited for.
+    listening: Option<Box<Listening>>,
     /// Of timers that are set: see `timers.rs`.
     timers: SmallMap<OwnerKey, TimerPlace>,
     /// Itself, while the core remembers an owner.
@@ -151,6 +155,7 @@ impl Facts {
             core,
             holds: SmallMap::default(),
             calls: SmallMap::default(),
+            listening: None,
             timers: SmallMap::default(),
             self_ref: None,
         }
@@ -185,6 +190,8 @@ struct Deferred {
     long_ways: Vec<(OwnerKey, OpId)>,
     ended: SmallVec<[Arc<HoldStatus>; 1]>,
     woken: SmallVec<[Arc<WaitingCall>; 2]>,
+    /// Calls that ask in another step.
+    left: Vec<WaiterId>,
     unlocked: SmallVec<[(OutcomeCell, Unlocked); 1]>,
     progress: bool,
     /// Dropped last: the entry may go with it.
@@ -251,8 +258,31 @@ impl Entry {
         // steps.
         let mut deferred = Deferred::default();
         let answer = self.locked_step(&mut deferred, run);
-        self.apply(&mut deferred);
+        self.finish(&mut deferred);
         answer
+    }
+
+    /// The same, and the call that it returns is woken.
+    fn step_and_wake(
+        self: &Arc<Self>,
+        run: impl FnOnce(&mut Facts, Time, &mut Effects) -> Option<Arc<WaitingCall>>,
+    ) {
+        let mut deferred = Deferred::default();
+        let woken = self.locked_step(&mut deferred, run);
+        deferred.woken.extend(woken);
+        self.finish(&mut deferred);
+    }
+
+    /// Does what is left when the mutex is free.
+    fn finish(self: &Arc<Self>, deferred: &mut Deferred) {
+        self.apply(deferred);
+        let mut left = std::mem::take(&mut deferred.left);
+        while !left.is_empty() {
+            let mut deferred = Deferred::default();
+            self.locked_step(&mut deferred, |_, _, out| out.woken.extend(left.drain(..)));
+            self.apply(&mut deferred);
+            left.append(&mut deferred.left);
+        }
     }
 
     /// Runs a step of a batch: the caller sets the timers that change, those of all its steps together.
@@ -266,7 +296,7 @@ impl Entry {
         let answer = self.locked_step(&mut deferred, run);
         let changed = deferred.effects.timers.drain(..);
         timers.extend(changed.map(|owner| (Arc::clone(self), owner)));
-        self.apply(&mut deferred);
+        self.finish(&mut deferred);
         answer
     }
 
@@ -281,7 +311,11 @@ impl Entry {
         let now = self.shared().clock.now();
         let counted = state.core.counts();
         let answer = run(&mut state, now, &mut deferred.effects);
-        self.enter_sends(&mut state, now, deferred);
+        self.drive(&mut state, now, deferred);
+        while !deferred.effects.sends.is_empty() {
+            self.enter_sends(&mut state, now, deferred);
+            self.drive(&mut state, now, deferred);
+        }
         self.record_facts(&mut state, counted, deferred);
         answer
     }
@@ -290,15 +324,13 @@ impl Entry {
     /// its owners.
     fn enter_sends(self: &Arc<Self>, state: &mut Facts, now: Time, deferred: &mut Deferred) {
         let out = &mut deferred.effects;
-        while !out.sends.is_empty() {
-            for (owner, op) in std::mem::take(&mut out.sends) {
-                let Facts { core, calls, .. } = state;
-                let call = |call: WaiterId| Some(&calls.get(&call)?.call);
-                match (self.locks.sends.enter)(self, (core, now, out), &call, (owner, op)) {
-                    SendWay::Short(unflushed) => deferred.unflushed.push(unflushed),
-                    SendWay::Long => deferred.long_ways.push((owner, op)),
-                    SendWay::Nothing => {}
-                }
+        for (owner, op) in std::mem::take(&mut out.sends) {
+            let Facts { core, calls, .. } = state;
+            let call = |call: WaiterId| calls.get(&call);
+            match (self.locks.sends.enter)(self, (core, now, out), &call, (owner, op)) {
+                SendWay::Short(unflushed) => deferred.unflushed.push(unflushed),
+                SendWay::Long => deferred.long_ways.push((owner, op)),
+                SendWay::Nothing => {}
             }
         }
     }
@@ -315,13 +347,6 @@ impl Entry {
             if let Some(status) = state.take_of(*hold, |cells| cells.status.take()) {
                 status.set_ending(*ending);
                 deferred.ended.push(status);
-            }
-        }
-        for waiter in &effects.woken {
-            if let Some(cells) = state.calls.get(waiter)
-                && (cells.end.is_some() || !state.core.awaits_answer(*waiter))
-            {
-                deferred.woken.push(Arc::clone(&cells.call));
             }
         }
         for (hold, outcome) in &effects.unlocked {
@@ -351,6 +376,7 @@ impl Entry {
             long_ways,
             ended,
             woken,
+            left: _,
             unlocked,
             progress,
             self_ref: _,
@@ -382,6 +408,9 @@ impl Entry {
         for (owner, op) in long_ways {
             let long_way = (self.locks.sends.long_way)(Arc::clone(self), *owner, *op);
             shared.runtime.spawn(long_way);
+        }
+        for owner in &effects.subscribes {
+            self.subscribe(*owner);
         }
         if effects.is_reported {
             shared.redis.reports().add(self.name.key());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::LockCore;
 use super::admission::Rejected;
 use super::hold::local_deadline;
+use super::liveness::Then;
 use super::op::{EnclosingWrite, Grant};
 use super::owner_state::{AfterAcquire, OwnerState};
 use super::queue::Terms;
@@ -140,6 +141,9 @@ impl LockCore {
                     (true, false) => Taking::Granted,
                 }
             });
+            if taking == Some(Taking::TooLate) {
+                core.end_call(now, permit.waiter, out);
+            }
             out.wake(permit.waiter);
             taking.unwrap_or(Taking::Unwanted)
         })
@@ -192,9 +196,7 @@ impl LockCore {
                     own.tenure.reentrant = terms.reentrant;
                 }
                 let hold = cx.ids.hold();
-                let Terms {
-                    lease, replicas, ..
-                } = terms;
+                let (lease, replicas) = (terms.lease, terms.replicas);
                 let policy = terms.policy(sent_at);
                 own.tenure
                     .add(hold, policy, sent_at, lease, replicas, &rules);
@@ -209,7 +211,11 @@ impl LockCore {
                 };
                 Ok((claimed, by_itself))
             });
-            let (claimed, by_itself) = taken.unwrap_or(Err(given_back))?;
+            let taken = taken.unwrap_or(Err(given_back));
+            if matches!(taken, Err(rejected) if rejected != Rejected::GivenBack) {
+                core.end_call(now, id, out);
+            }
+            let (claimed, by_itself) = taken?;
             // Whichever call took it, there is nothing left to go first for.
             core.queue.yields_until = None;
             if by_itself {
@@ -245,12 +251,12 @@ impl LockCore {
         given.is_some_and(|(waiter, _)| waiter == id)
     }
 
-    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release.
+    /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release, and its call goes on so.
     pub fn untaken(
         &mut self,
         now: Time,
         permit: &Permit,
-        outcome: Untaken,
+        (outcome, then): (Untaken, Then),
         out: &mut Effects,
     ) -> Rejected {
         let reason = self.step(now, out, |core, out| {
@@ -285,6 +291,9 @@ impl LockCore {
                 }
                 (Untaken::OwnRead, Some(_)) => core.release_unknown_read(now, permit, out),
                 _ => {}
+            }
+            if around.is_some() {
+                core.go_on(now, permit.waiter, then, out);
             }
             reason
         });

@@ -7,26 +7,37 @@
 use std::sync::Arc;
 
 use super::LockCore;
-use super::op::EnclosingWrite;
 #[cfg(feature = "test-util")]
 use super::op::Op;
-use super::queue::{Order, QueueLane, QueuedCall, Terms};
+use super::op::{EnclosingWrite, Grant};
+use super::queue::{Order, QueueLane, QueuedCall, Stage, Terms};
 use super::tenure::NOT_COUNTED;
 use super::values::{Effects, Life, LossReason, OwnerKey, Time, WaiterId};
 
-/// The step that a call may take right now.
+/// What a call has come to that asks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// An acquire of its own is under way, from this step on perhaps. Its call is woken when it is answered.
+    /// An acquire of its own is under way, from this step on perhaps, or another owner's pass to it.
     Sent,
-    /// The lock is its own, by an acquire or another owner's pass: it is to be claimed now.
+    /// The lock is its own, by an acquire or another owner's pass: its call is to claim it.
     Granted,
-    /// Others come first. It is time to ask again at `again`, whatever happens.
-    Queued { again: Option<Time> },
-    /// Others come first, and the call does not wait.
+    /// Others come first.
+    Queued,
+    /// Others come first, and the call does not wait: it is over.
     Busy,
-    /// An earlier operation of this owner is not over; the last of them began or ended then.
-    OwnerBusy { since: Time },
+    /// An earlier operation of this owner is not over.
+    OwnerBusy,
+}
+
+/// What is to be done for a call that a step has woken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Woken {
+    /// Nothing: it goes on by itself, has left, or is not polled.
+    Nothing,
+    /// It asks: see [`LockCore::admit`].
+    Asks,
+    /// The lock was granted to it, or it is a place that has its turn.
+    Call,
 }
 
 /// Why a call gets no lock, or has to give it up again.
@@ -45,14 +56,40 @@ pub enum Rejected {
     TooLate,
     /// It was given back before its call has claimed it.
     GivenBack,
+    /// An earlier operation of its owner has had no answer for a command timeout.
+    NoAnswer,
+    /// The server has not confirmed a subscription in time.
+    Unconfirmed,
+    /// Its deadline has come.
+    NotInTime,
 }
 
 impl LockCore {
-    /// Joins the queue. No step by itself: the call asks immediately.
-    pub fn enqueue(&mut self, now: Time, owner: OwnerKey, order: Order, terms: Terms) -> WaiterId {
+    /// Joins the queue. No step by itself: the call asks immediately. It makes no other attempt after its deadline.
+    pub fn enqueue(
+        &mut self,
+        owner: OwnerKey,
+        order: Order,
+        terms: Terms,
+        deadline: Option<Time>,
+    ) -> WaiterId {
+        self.add_call(owner, (order, Stage::New), (terms, deadline))
+    }
+
+    /// Joins the queue without ever asking for the lock.
+    pub fn enqueue_place(&mut self, owner: OwnerKey, terms: Terms) -> WaiterId {
+        self.add_call(owner, (Order::Queued, Stage::Place), (terms, None))
+    }
+
+    fn add_call(
+        &mut self,
+        owner: OwnerKey,
+        stage: (Order, Stage),
+        terms: (Terms, Option<Time>),
+    ) -> WaiterId {
         let id = self.ids.waiter();
         let lane = self.discipline.lane(owner);
-        self.queue.add(id, (owner, lane), order, terms, now);
+        self.queue.add(id, (owner, lane), stage, terms);
         id
     }
 
@@ -68,13 +105,15 @@ impl LockCore {
         self.change(now, owner, out, |own, cx| own.abandon(id, cx));
         self.queue.remove(id);
         self.leave_place(now, owner, out);
-        // Being woken for its owner came too late for this one, and must not end here.
+        self.wake_next_of(owner, out);
+    }
+
+    /// A call of this owner is over. Being woken for its owner came too late for it, and must not end there.
+    fn wake_next_of(&mut self, owner: OwnerKey, out: &mut Effects) {
         if self.is_idle(owner) {
-            let own = [
-                self.queue.first_blocked(owner),
-                self.queue.first_ready(owner),
-            ];
-            for next in own.into_iter().flatten() {
+            let blocked = self.queue.first_blocked(owner);
+            let ready = self.queue.first_ready(owner);
+            for next in ready.into_iter().chain([blocked]).flatten() {
                 out.wake(next);
             }
         }
@@ -93,8 +132,45 @@ impl LockCore {
         });
     }
 
-    /// What a waiter may do right now. `field` is the one under which a new hold of its owner would
-    /// appear in Redis.
+    /// What is to be done for a call that a step has woken.
+    pub fn woken(&mut self, id: WaiterId) -> Woken {
+        let Some(waiter) = self.queue.get(id) else {
+            return Woken::Nothing;
+        };
+        if self.life != Life::Open {
+            return match waiter.stage {
+                Stage::Place => Woken::Call,
+                _ => Woken::Asks,
+            };
+        }
+        let own = self.owners.get(waiter.owner);
+        let acquire = own.and_then(|own| own.op.acquire());
+        if let Some(acquire) = acquire.filter(|acquire| acquire.waiter == id) {
+            return match acquire.grant {
+                Some(Grant::Given { .. }) => Woken::Call,
+                Some(Grant::Awaited | Grant::Revoked) | None => Woken::Nothing,
+            };
+        }
+        match waiter.stage {
+            Stage::Place => Woken::Call,
+            Stage::Ended => Woken::Nothing,
+            _ if waiter.passed_over => Woken::Nothing,
+            // Of a subscription that was refused, or is late.
+            Stage::Subscribing { .. } if waiter.due.is_none() => Woken::Asks,
+            Stage::Waiting | Stage::Subscribing { .. } if !self.has_reason_to_retry(id) => {
+                Woken::Nothing
+            }
+            Stage::New
+            | Stage::Behind { .. }
+            | Stage::Queued
+            | Stage::Sent { .. }
+            | Stage::Subscribing { .. }
+            | Stage::Waiting => Woken::Asks,
+        }
+    }
+
+    /// A call asks: because it has just joined the queue, or because a step has woken it. `field` is the one under which a new
+    /// hold of its owner would appear in Redis. With an error, and if it is busy, the call is over.
     pub fn admit(
         &mut self,
         now: Time,
@@ -102,10 +178,7 @@ impl LockCore {
         field: &Arc<str>,
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
-        let admission = self.step(now, out, |core, out| core.admit_now(now, id, field, out));
-        // What it was woken for in this very step it has just seen.
-        out.woken.retain(|woken| *woken != id);
-        admission
+        self.step(now, out, |core, out| core.admit_now(now, id, field, out))
     }
 
     /// Admits a call where the server has the queue. `reconnects`: how often a connection to the lock's server was replaced
@@ -118,15 +191,13 @@ impl LockCore {
         reconnects: u64,
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
-        let admission = self.step(now, out, |core, out| {
+        self.step(now, out, |core, out| {
             core.note_reconnects(now, owner, reconnects, out);
             let admission = core.admit_now(now, id, field, out);
             // What was made by this has the field that was chosen after the count was read.
             core.note_reconnects(now, owner, reconnects, out);
             admission
-        });
-        out.woken.retain(|woken| *woken != id);
-        admission
+        })
     }
 
     fn admit_now(
@@ -138,22 +209,47 @@ impl LockCore {
     ) -> Result<Admission, Rejected> {
         let waiter = match (self.life, self.queue.get(id)) {
             (Life::Open, Some(waiter)) => waiter.clone(),
-            (Life::Gone, _) => return Err(Rejected::NoRuntime),
-            (Life::Open | Life::Closing | Life::Closed, _) => return Err(Rejected::Closed),
+            (life, _) => {
+                self.end_call(now, id, out);
+                return Err(match life {
+                    Life::Gone => Rejected::NoRuntime,
+                    Life::Open | Life::Closing | Life::Closed => Rejected::Closed,
+                });
+            }
         };
-        let owner = waiter.owner;
-        self.note_polled(now, id, out);
-        self.queue.clear_wake(id);
-        self.queue.set_field(id, field);
+        self.queue.note_asking(id, field);
         if let Some(admission) = self.found_by(id, &waiter) {
             return Ok(admission);
         }
+        let admission = self.admission(now, (id, waiter), field, out);
+        if matches!(admission, Ok(Admission::Busy) | Err(_)) {
+            self.end_call(now, id, out);
+        }
+        admission
+    }
+
+    fn admission(
+        &mut self,
+        now: Time,
+        (id, waiter): (WaiterId, QueuedCall),
+        field: &Arc<str>,
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let owner = waiter.owner;
+        let is_over = waiter.deadline.is_some_and(|deadline| deadline <= now);
+        if is_over && waiter.stage != Stage::New {
+            return Err(Rejected::NotInTime);
+        }
+        if matches!(waiter.stage, Stage::Subscribing { .. }) && waiter.due.is_none() {
+            return Err(Rejected::Unconfirmed);
+        }
         // An owner is one caller to the server. What one of its faces does, a call for the other one waits for.
+        if !self.is_idle(owner) || self.queue.is_behind_another(id, owner) {
+            return self.waits_behind(now, (id, waiter));
+        }
         let faces = self.faces(owner).into_iter().flatten();
-        let since = faces.clone().map(|own| own.op_changed_at);
-        let op_changed_at = since.fold(waiter.since, Time::max);
         let lost = faces.filter_map(|own| own.tenure.lost()).next();
-        let (idle, held, around) = (self.is_idle(owner), self.holds(owner), self.around(owner));
+        let (held, around) = (self.holds(owner), self.around(owner));
         // Those that queue wait for this owner: if it waited for them in turn, nothing would go on.
         let needs_no_queue = held || around != EnclosingWrite::None;
         let stands_back = self.queue.yields_until.filter(|until| *until > now);
@@ -163,16 +259,6 @@ impl LockCore {
             // The others may follow.
             self.freed.remove(waiter.lane());
         }
-        // The call that came first may not be polled any more; it is not waited for longer than for a
-        // command.
-        let patient = op_changed_at + self.rules.command_timeout > now;
-        let behind = !idle || patient && self.queue.is_behind_another(id, owner);
-        let was_behind = self.queue.set_blocked_by_own_op(id, behind);
-        if behind {
-            return Ok(Admission::OwnerBusy {
-                since: op_changed_at,
-            });
-        }
         // The sections of lost holds may still run, and that of a new hold would run beside them: their guards go
         // first.
         match lost {
@@ -181,21 +267,61 @@ impl LockCore {
             None if needs_no_queue && !self.may_nest(&waiter) => Err(Rejected::AlreadyHeld),
             None if needs_no_queue || contends => self.permit(now, id, waiter, field, out),
             None => {
+                let was_behind = matches!(waiter.stage, Stage::Behind { .. });
+                let due = stands_back.into_iter().chain(waiter.deadline).min();
+                self.queue.set_stage(id, Stage::Queued, due);
                 // It may have to queue now; the next of its owner need not wait for that.
-                let next = self.queue.first_blocked(owner).filter(|_| was_behind);
-                next.into_iter().for_each(|next| out.wake(next));
-                if waiter.order != Order::Queued {
-                    return Ok(Admission::Busy);
+                let next = was_behind.then(|| self.queue.first_blocked(owner));
+                next.flatten().into_iter().for_each(|next| out.wake(next));
+                match waiter.order {
+                    Order::Queued => Ok(Admission::Queued),
+                    Order::First | Order::Immediate => Ok(Admission::Busy),
                 }
-                // Among calls of one owner one may begin an operation and not be polled any more.
-                let others = self
-                    .queue
-                    .has_others(owner, id)
-                    .then(|| now + self.rules.command_timeout);
-                let limits = [others, stands_back];
-                let again = limits.into_iter().flatten().min();
-                Ok(Admission::Queued { again })
             }
+        }
+    }
+
+    /// The earlier operation waits for Redis: that is waited for as long as a command is. However many there are before this
+    /// one, each has as long.
+    fn waits_behind(
+        &mut self,
+        now: Time,
+        (id, waiter): (WaiterId, QueuedCall),
+    ) -> Result<Admission, Rejected> {
+        let since = match waiter.stage {
+            Stage::Behind { since } => since,
+            _ => now,
+        };
+        let latest = match self.is_idle(waiter.owner) {
+            // That of an earlier call is to begin.
+            true => now,
+            false => {
+                let faces = self.faces(waiter.owner).into_iter().flatten();
+                faces.map(|own| own.op_changed_at).fold(since, Time::max)
+            }
+        };
+        let limit = latest + self.rules.command_timeout;
+        if limit <= now {
+            return Err(Rejected::NoAnswer);
+        }
+        let due = waiter
+            .deadline
+            .map_or(limit, |deadline| deadline.min(limit));
+        self.queue.set_stage(id, Stage::Behind { since }, Some(due));
+        Ok(Admission::OwnerBusy)
+    }
+
+    /// A call is over, whether it is polled or not. Where the server has the queue it keeps its place for another attempt.
+    pub(super) fn end_call(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+        let is_queued = |waiter: &QueuedCall| waiter.order == Order::Queued;
+        let keeps = self.discipline.keeps_places() && self.life == Life::Open;
+        if !keeps || !self.queue.get(id).is_some_and(is_queued) {
+            return self.leave_now(now, id, out);
+        }
+        let until = now + self.rules.command_timeout * 2;
+        self.queue.set_stage(id, Stage::Ended, Some(until));
+        if let Some(owner) = self.queue.get(id).map(|ended| ended.owner) {
+            self.wake_next_of(owner, out);
         }
     }
 
@@ -214,6 +340,8 @@ impl LockCore {
             terms,
             ..
         } = waiter;
+        self.queue
+            .set_stage(id, Stage::Sent { is_heard: false }, None);
         let depth = self.owners.get(owner).map_or(0, |own| own.tenure.count());
         if depth >= DEPTH_MAX {
             return Err(Rejected::TooDeep(depth));
@@ -312,16 +440,30 @@ impl LockCore {
         self.queue.get(id).map(|waiter| waiter.order)
     }
 
+    /// Whether a waiter waits for another process.
+    #[cfg(feature = "test-util")]
+    pub fn waits_for_others(&self, id: WaiterId) -> bool {
+        let waiter = self.queue.get(id);
+        waiter.is_some_and(|waiter| {
+            matches!(waiter.stage, Stage::Waiting | Stage::Subscribing { .. })
+        })
+    }
+
+    /// Whether the queue lets other processes go first.
+    #[cfg(feature = "test-util")]
+    pub fn stands_back(&self, now: Time) -> bool {
+        self.queue.yields_until.is_some_and(|until| until > now)
+    }
+
     /// Whether a waiter that found the lock held by another client has a reason to attempt again: its
-    /// owner got or lost the lock, or may have no place in the server's queue any more, another one of this client has
-    /// just freed it, or it was passed over.
-    pub fn has_reason_to_retry(&self, id: WaiterId) -> bool {
+    /// owner got or lost the lock, or may have no place in the server's queue any more, or another one of this client has
+    /// just freed it.
+    fn has_reason_to_retry(&self, id: WaiterId) -> bool {
         let Some(waiter) = self.queue.get(id).filter(|_| self.life == Life::Open) else {
             return true;
         };
         let mut faces = self.faces(waiter.owner).into_iter().flatten();
-        waiter.passed_over
-            || self.lacks_place(id)
+        self.lacks_place(id)
             || faces.any(|own| {
                 own.tenure.is_held() || own.tenure.lost().is_some() || own.op.given().is_some()
             })

@@ -14,7 +14,7 @@ use super::acquire::Permit;
 use super::discipline::Discipline;
 use super::op::{Acquire, EnclosingWrite};
 use super::owner_state::OwnerState;
-use super::queue::QueueLane;
+use super::queue::{QueueLane, QueuedCall};
 use super::values::{Effects, Face, LossReason, OpId, OwnerKey, Time, WaiterId};
 
 impl LockCore {
@@ -114,7 +114,7 @@ impl LockCore {
             (!is_own(&head) && place.is_none_or(|place| head < place)).then_some(head)
         });
         heads.any(|head| {
-            let waits_until = self.queue.get(head).and_then(|head| head.waits_until);
+            let waits_until = self.queue.get(head).and_then(QueuedCall::waits_until);
             !self.discipline.is_shared(lane) || waits_until.is_none_or(|until| until <= now)
         })
     }

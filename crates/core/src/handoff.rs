@@ -20,7 +20,7 @@ use super::admission::Admission;
 use super::hold::local_deadline;
 use super::op::{EnclosingWrite, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Terms};
+use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Stage, Terms};
 
 use super::values::{Effects, Life, OpId, OwnerKey, ReleaseSend, Time, Token, Total, WaiterId};
 
@@ -149,8 +149,7 @@ impl LockCore {
         let acquire = self.owners.get(waiter.owner)?.op.acquire();
         let acquire = acquire.filter(|acquire| acquire.waiter == id)?;
         Some(match acquire.grant {
-            None => Admission::Sent,
-            Some(Grant::Awaited | Grant::Revoked) => Admission::Queued { again: None },
+            None | Some(Grant::Awaited | Grant::Revoked) => Admission::Sent,
             Some(Grant::Given { .. }) => Admission::Granted,
         })
     }
@@ -172,6 +171,10 @@ impl LockCore {
     pub(super) fn expire_grant(&mut self, now: Time, owner: OwnerKey) {
         let given = self.owners.get(owner).and_then(|own| own.op.given());
         if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
+            let stage = self.queue.get(waiter).map(|waiter| waiter.stage);
+            if matches!(stage, Some(Stage::Sent { .. })) {
+                self.queue.set_stage(waiter, Stage::Queued, None);
+            }
             self.queue.pass_over(waiter);
         }
     }

@@ -14,7 +14,7 @@
 //! | `discipline` | in which order owners get the lock |
 //! | `faces` | what the two faces of an owner have to do with each other, where it has two |
 //! | `queue`, `apart` | the waiters, which take no room while there are none |
-//! | `liveness` | whose turn it is, and who is passed over |
+//! | `liveness` | what a waiting call hears, when it asks again, and who is passed over |
 //! | `admission`, `acquire`, `release`, `handoff`, `renewal` | the steps |
 
 // What `redisson-lock` needs of it, and with the feature `test-util` what its explorer does.
@@ -51,11 +51,12 @@ mod values;
 use std::sync::Arc;
 
 pub use acquire::{Claimed, Permit, Taking, Untaken};
-pub use admission::{Admission, Rejected};
+pub use admission::{Admission, Rejected, Woken};
 pub use discipline::Discipline;
 pub use hold::{
     HoldSnapshot, LeasePolicy, RenewOutcome, RenewalAsk, local_deadline, on_another_clock,
 };
+pub use liveness::{Listens, Then};
 pub use queue::{LeaseKind, Order, Terms};
 pub use renewal::RenewalRequest;
 #[cfg(feature = "test-util")]
@@ -71,7 +72,7 @@ use apart::Apart;
 use op::EnclosingWrite;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
-use queue::{Lanes, Queue, QueueLane};
+use queue::{Lanes, Queue, QueueLane, Stage};
 use values::Ids;
 
 /// One lock of this client.
@@ -179,8 +180,8 @@ impl LockCore {
         );
         self.latest = self.latest.max(now);
         let before = self.shared_lanes();
-        // Before anything ends: a turn that begins with that is not over.
-        self.pass_over_the_unpolled(now, out);
+        // Before anything ends: a stage that begins with that is not over.
+        self.end_stages(now, out);
         while let Some((_, owner)) = self.owners.first_expiry().filter(|(at, _)| *at <= now) {
             self.expire_grant(now, owner);
             self.change(now, owner, out, |state, cx| state.expire(cx));
@@ -190,7 +191,7 @@ impl LockCore {
         for (before, after) in before.into_iter().zip(after) {
             self.wake_front(now, before, after, out);
         }
-        self.end_turn_step(out);
+        self.set_timer(out);
         self.queue.settle();
         // Everything, in the simulator and the explorer; what a step touches is checked in `change`.
         #[cfg(all(debug_assertions, feature = "test-util"))]
@@ -258,18 +259,21 @@ impl LockCore {
         if before == after || !self.is_idle(owner) {
             return;
         }
-        let free = (after.held || after.lost.is_some()).then(|| self.queue.first_ready(owner));
+        let is_free = after.held || after.lost.is_some();
+        let free = is_free.then(|| self.queue.first_ready(owner));
         let lacks_place = self.discipline.keeps_places() && after.lacks_place;
         let lane = self.discipline.lane(owner);
-        let placeless = lacks_place.then(|| self.queue.head(lane));
-        for waiter in [
-            self.queue.first_blocked(owner),
-            free.flatten(),
-            placeless.flatten(),
-        ]
-        .into_iter()
-        .flatten()
-        {
+        let placeless = lacks_place.then(|| {
+            let is_over = |id: &WaiterId| {
+                let waiter = self.queue.get(*id);
+                waiter.is_some_and(|waiter| waiter.stage == Stage::Ended)
+            };
+            let mut calls = self.queue.in_lane(lane);
+            calls.find(|id| !is_over(id))
+        });
+        let own = [self.queue.first_blocked(owner), placeless.flatten()];
+        let free = free.into_iter().flatten();
+        for waiter in own.into_iter().chain(free).flatten() {
             out.wake(waiter);
         }
     }
@@ -307,8 +311,12 @@ impl LockCore {
         let head_may_go_on = same_head.is_none_or(|before| {
             after.head_may_contend && !before.head_may_contend || after.freed && !before.freed
         });
+        // A place that was in the way of none is so again.
+        let closes = same_head.is_some_and(|before| before.is_open && !after.is_open);
+        if head_may_go_on || closes {
+            self.begin_turn(now, after.head);
+        }
         if head_may_go_on {
-            self.begin_turn(now, (after.lane, after.head), after.freed);
             // A new head that is blocked would find out no more than that, and is woken when it is not any more.
             if after.head_may_contend || after.freed {
                 out.wake(after.head);

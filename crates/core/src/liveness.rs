@@ -1,56 +1,175 @@
-//! Whose turn it is in the queue, and who is passed over because its call is not polled.
+//! What a waiting call hears and when it asks again, and who is passed over.
 //!
-//! The head has a reason to go on when its turn begins: it became the head, or what kept it from
-//! attempting is gone. While it waits for another process it has one at the instant when its wait is
-//! over, or as soon as something is heard of the lock. If it has not asked for a command timeout from
-//! then on, its call is not polled. It is passed over: the next one has its turn. When it asks, it is back at its place. An
-//! attempt needs nobody who polls: its answer is applied by the task that reads it, and a lock that is granted by that is given
-//! back if it is not claimed.
+//! Nothing here waits for a poll. A call that waits for another process asks again when something is heard of the lock, when
+//! its time has come, or when another call of this client changes something. The step that says so also says that it asks.
 //!
-//! Where the server has the queue, an owner that is told to be first there has as long: then its calls are passed over,
-//! and its place goes to the next one.
+//! Two things wait for a poll, for a command timeout: a lock that was granted, and the turn of a place in the queue, which
+//! takes no lock by itself. A call that was passed over is back at its place when it is polled.
 
 use super::LockCore;
 use super::owner_state::OwnerState;
-use super::queue::QueueLane;
+use super::queue::{QueueLane, Stage};
 use super::values::{Effects, OwnerKey, Time, WaiterId};
 
+/// What becomes of a call whose acquire has brought no lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Then {
+    /// It waits until then, or until something is heard of the lock. If the client does not hear of it yet, it waits for that
+    /// first.
+    Waits {
+        until: Time,
+        subscribed: bool,
+    },
+    AsksAgain,
+    /// It is over.
+    Ends,
+}
+
+/// What is known of a subscription that calls wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Listens {
+    /// It was confirmed before their acquires were sent, and nothing was heard since: they wait as if they had found it so.
+    Unchanged,
+    /// It is confirmed, and something may have been missed.
+    Changed,
+    /// The server refuses it.
+    Refused,
+}
+
 impl LockCore {
-    /// An attempt of this waiter found the lock held, and it attempts again then, unless it hears of the
-    /// lock before.
-    pub fn waits(&mut self, now: Time, id: WaiterId, until: Time, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            core.note_polled(now, id, out);
-            core.queue.set_waits_until(id, Some(until));
-            // A release gave the place up.
-            if core.lacks_place(id) {
-                out.wake(id);
-            }
-        });
+    /// What a call does whose acquire has just ended without the lock.
+    pub(super) fn go_on(&mut self, now: Time, id: WaiterId, then: Then, out: &mut Effects) {
+        let Some(waiter) = self.queue.get(id) else {
+            return;
+        };
+        let (owner, deadline) = (waiter.owner, waiter.deadline);
+        let is_heard = waiter.stage == Stage::Sent { is_heard: true };
+        let by_deadline = |at: Time| deadline.map_or(at, |deadline| deadline.min(at));
+        let (stage, due) = match then {
+            Then::Ends => return self.end_call(now, id, out),
+            Then::Waits { until, subscribed } if !is_heard => match subscribed {
+                true => (Stage::Waiting, Some(by_deadline(until))),
+                false => {
+                    out.subscribes.push(owner);
+                    let limit = now + self.rules.command_timeout;
+                    (Stage::Subscribing { until }, Some(by_deadline(limit)))
+                }
+            },
+            Then::Waits { .. } | Then::AsksAgain => (Stage::Queued, None),
+        };
+        self.queue.set_stage(id, stage, due);
+        // Nothing else may wake it for what is there already.
+        out.wake(id);
     }
 
-    /// Another process may have freed the lock. `next`: it is the turn of this owner in the server's queue.
-    pub fn note_change(&mut self, now: Time, next: Option<OwnerKey>, out: &mut Effects) {
+    /// Something is known of the subscription that these calls wait for.
+    pub fn listens(&mut self, now: Time, ids: &[WaiterId], how: Listens, out: &mut Effects) {
         self.step(now, out, |core, out| {
-            if let Some(owner) = next {
-                core.change(now, owner, out, OwnerState::notify_turn);
-            }
-            for lane in core.discipline.shared_lanes() {
-                let waiting = core.queue.head(*lane).filter(|head| {
-                    let waiter = core.queue.get(*head);
-                    waiter.is_some_and(|waiter| waiter.waits_until.is_some())
-                });
-                if let Some(head) = waiting {
-                    core.begin_turn(now, (*lane, head), true);
+            for id in ids {
+                let Some(waiter) = core.queue.get(*id) else {
+                    continue;
+                };
+                let Stage::Subscribing { until } = waiter.stage else {
+                    continue;
+                };
+                let (stage, deadline) = (waiter.stage, waiter.deadline);
+                match how {
+                    Listens::Unchanged => {
+                        let due = deadline.map_or(until, |limit| limit.min(until));
+                        core.queue.set_stage(*id, Stage::Waiting, Some(due));
+                    }
+                    Listens::Changed => core.ask_again(*id, out),
+                    Listens::Refused => {
+                        core.queue.set_stage(*id, stage, None);
+                        out.wake(*id);
+                    }
                 }
             }
         });
     }
 
-    /// A call that only has a place is polled. Returns whether it has its turn.
+    /// Those that wait until the client hears of the lock: of one owner, or all.
+    pub fn subscribing(&self, owner: Option<OwnerKey>) -> Vec<WaiterId> {
+        let subscribes = |id: &WaiterId| {
+            let waiter = self.queue.get(*id);
+            waiter.is_some_and(|waiter| matches!(waiter.stage, Stage::Subscribing { .. }))
+        };
+        match owner {
+            Some(owner) => {
+                let calls = self.queue.in_lane(self.discipline.lane(owner));
+                calls.filter(subscribes).collect()
+            }
+            None => self.queue.listening().filter(subscribes).collect(),
+        }
+    }
+
+    /// Whether any call of this owner wants the lock.
+    pub fn has_calls(&self, owner: OwnerKey) -> bool {
+        self.queue.has_calls(owner)
+    }
+
+    /// Another process may have freed the lock. `next`: only this owner hears of it, whose turn it is in the server's queue.
+    pub fn note_change(&mut self, now: Time, next: Option<OwnerKey>, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            let listening: Vec<_> = match next {
+                Some(owner) => core.queue.in_lane(core.discipline.lane(owner)).collect(),
+                None => core.queue.listening().collect(),
+            };
+            for id in listening {
+                match core.queue.get(id).map(|waiter| waiter.stage) {
+                    Some(Stage::Sent { .. }) => core.queue.mark_heard(id),
+                    Some(Stage::Waiting | Stage::Subscribing { .. }) => core.ask_again(id, out),
+                    _ => {}
+                }
+            }
+        });
+    }
+
+    fn ask_again(&mut self, id: WaiterId, out: &mut Effects) {
+        self.queue.set_stage(id, Stage::Queued, None);
+        out.wake(id);
+    }
+
+    /// A call is polled: if it was passed over, or makes another attempt, it asks at its place.
+    pub fn poll(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+        self.step(now, out, |core, out| {
+            let waiter = core.queue.get(id);
+            let stage = waiter.map(|waiter| (waiter.passed_over, waiter.stage));
+            match stage {
+                Some((true, Stage::Place)) => core.queue.take_back(id),
+                Some((true, _) | (_, Stage::Ended)) => {
+                    core.queue.take_back(id);
+                    core.ask_again(id, out);
+                }
+                Some(_) | None => {}
+            }
+        });
+    }
+
+    /// Whether a call is to be polled for anything else than what was granted to it.
+    #[cfg(test)]
+    pub(super) fn wants_poll(&self, id: WaiterId) -> bool {
+        let waiter = self.queue.get(id);
+        waiter.is_some_and(|waiter| waiter.passed_over || waiter.stage == Stage::Ended)
+    }
+
+    /// A place is polled. Returns whether it has its turn.
     pub fn poll_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
-        self.step(now, out, |core, out| core.note_polled(now, id, out));
+        self.step(now, out, |core, _| {
+            core.queue.take_back(id);
+            core.begin_turn(now, id);
+        });
         self.has_turn(now, id)
+    }
+
+    /// If a place is the first, it has a command timeout to be polled.
+    pub(super) fn begin_turn(&mut self, now: Time, id: WaiterId) {
+        let place = self.queue.get(id);
+        let place = place.filter(|place| place.stage == Stage::Place);
+        if place.is_some_and(|place| self.queue.head(place.lane()) == Some(id)) {
+            let limit = now + self.rules.command_timeout;
+            self.queue.set_stage(id, Stage::Place, Some(limit));
+        }
     }
 
     /// Whether a waiter has no place in the server's queue where it should have one, or may have none.
@@ -63,101 +182,38 @@ impl LockCore {
             && own.is_some_and(|own| own.is_none_or(OwnerState::lacks_place))
     }
 
-    /// Whether another one than that waits for its turn to end.
-    fn others_wait(&self, id: WaiterId) -> bool {
-        let mut shared_lanes = self.discipline.shared_lanes().iter();
-        shared_lanes.any(|lane| self.queue.has_another_queued(*lane, id))
-    }
-
-    /// The shared lanes, of which none has a head or a turn while the queue is empty.
-    fn lanes_with_turns(&self) -> &'static [QueueLane] {
-        match self.queue.is_apart() {
-            true => self.discipline.shared_lanes(),
-            false => &[],
-        }
-    }
-
-    fn turn(&self, lane: QueueLane) -> Option<Time> {
-        match self.discipline.is_shared(lane) {
-            true => self.queue.readers_turn,
-            false => self.queue.turn,
-        }
-    }
-
-    fn set_turn(&mut self, lane: QueueLane, since: Option<Time>) {
-        // Nothing is written where nothing changes: a queue that is empty would be made for it.
-        if self.turn(lane) == since {
-            return;
-        }
-        match self.discipline.is_shared(lane) {
-            true => self.queue.readers_turn = since,
-            false => self.queue.turn = since,
-        }
-    }
-
-    /// A waiter is polled.
-    pub(super) fn note_polled(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
-        self.queue.take_back(id);
-        let told = self.discipline.keeps_places().then(|| self.queue.get(id));
-        if let Some(owner) = told.flatten().map(|waiter| waiter.owner) {
-            self.change(now, owner, out, |own, _| own.note_polled());
-        }
-        for lane in self.discipline.shared_lanes() {
-            if self.queue.head(*lane) == Some(id) {
-                self.set_turn(*lane, Some(now));
+    /// Ends the stages that are over.
+    pub(super) fn end_stages(&mut self, now: Time, out: &mut Effects) {
+        while let Some((_, id)) = self.queue.first_due().filter(|(at, _)| *at <= now) {
+            let Some(waiter) = self.queue.get(id) else {
+                return;
+            };
+            let (owner, stage, lane) = (waiter.owner, waiter.stage, waiter.lane());
+            self.queue.set_stage(id, stage, None);
+            match stage {
+                Stage::Place => self.end_turn(lane, id),
+                Stage::Ended => {
+                    self.queue.pass_over(id);
+                    self.leave_place(now, owner, out);
+                }
+                Stage::Waiting => self.ask_again(id, out),
+                Stage::New
+                | Stage::Behind { .. }
+                | Stage::Queued
+                | Stage::Sent { .. }
+                | Stage::Subscribing { .. } => out.wake(id),
             }
         }
     }
 
-    /// The head of a lane has a reason to go on. `ends_wait`: before the instant until which it waits.
-    pub(super) fn begin_turn(
-        &mut self,
-        now: Time,
-        (lane, head): (QueueLane, WaiterId),
-        ends_wait: bool,
-    ) {
-        self.set_turn(lane, Some(now));
-        if ends_wait {
-            self.queue.set_waits_until(head, None);
-        }
-    }
-
-    /// When the turn of a waiter that does not take it ends.
-    fn turn_ends(&self, lane: QueueLane) -> Option<Time> {
-        let since = self.turn(lane)?;
-        let head = self.queue.get(self.queue.head(lane)?)?;
-        // A head that sleeps until another client's lease is over has nothing to do before.
-        let since = head.waits_until.map_or(since, |until| until.max(since));
-        // Where the others may attempt too, it is in the way of none.
-        let keeps_others = !self.is_blocked(lane) && !self.is_open(lane);
-        keeps_others.then_some(since + self.rules.command_timeout)
-    }
-
-    /// Each step asks. Nearly no turn is old enough, whatever the rest says.
-    fn is_turn_over(&self, now: Time, lane: QueueLane) -> bool {
-        let since = self.turn(lane);
-        since.is_some_and(|since| since + self.rules.command_timeout <= now)
-            && self.turn_ends(lane).is_some_and(|at| at <= now)
-    }
-
-    pub(super) fn pass_over_the_unpolled(&mut self, now: Time, out: &mut Effects) {
-        for lane in self.lanes_with_turns().iter().copied() {
-            while self.is_turn_over(now, lane) {
-                if let Some(head) = self.queue.head(lane) {
-                    self.queue.pass_over(head);
-                }
-                self.set_turn(lane, None);
-                // A head of the other lane may have waited for it.
-                for other in self.discipline.shared_lanes().iter().copied() {
-                    let since = self.queue.head(other).map(|_| now);
-                    self.set_turn(other, since);
-                }
-            }
-        }
-        while let Some((_, owner)) = self.first_unpolled().filter(|(at, _)| *at <= now) {
-            self.change(now, owner, out, |own, _| own.note_polled());
-            self.queue.pass_over_all(self.discipline.lane(owner));
-            self.leave_place(now, owner, out);
+    /// The turn of a place that was not polled. Where the others may attempt too, it is in the way of none.
+    fn end_turn(&mut self, lane: QueueLane, id: WaiterId) {
+        let is_in_the_way = self.queue.head(lane) == Some(id)
+            && self.discipline.has_local_queue()
+            && !self.is_blocked(lane)
+            && !self.is_open(lane);
+        if is_in_the_way {
+            self.queue.pass_over(id);
         }
     }
 
@@ -168,40 +224,19 @@ impl LockCore {
         }
     }
 
-    /// When the calls of an owner that is the first in the server's queue count as not polled. Owners of other clients wait
-    /// for its place, which this client does not see.
-    fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {
-        let (since, owner) = self.owners.first_unpolled()?;
-        Some((since + self.rules.command_timeout * 2, owner))
-    }
-
-    /// What a step has left of the turn. The timer may be early: it is moved when it fires.
-    pub(super) fn end_turn_step(&mut self, out: &mut Effects) {
-        let (mut turn_ends, mut others_wait) = (None, false);
-        for lane in self.lanes_with_turns().iter().copied() {
-            let head = self.queue.head(lane);
-            let since = self.turn(lane).filter(|_| head.is_some());
-            self.set_turn(lane, since);
-            if head.is_some_and(|head| self.others_wait(head)) {
-                others_wait = true;
-                turn_ends = turn_ends.into_iter().chain(self.turn_ends(lane)).min();
-            }
-        }
-        let unpolled = self.first_unpolled().map(|(at, _)| at);
-        // While there is a reason for a timer, it is only set earlier.
-        let kept = self
-            .queue
-            .timer
-            .filter(|_| others_wait || unpolled.is_some());
+    /// When a stage ends. The timer may be early: it is moved when it fires.
+    pub(super) fn set_timer(&mut self, out: &mut Effects) {
+        let first = self.queue.first_due().map(|(at, _)| at);
         // To move it back at each step would cost each pair of lock and unlock: it fires early, and is set again.
-        let timer = [kept, turn_ends, unpolled].into_iter().flatten().min();
+        let kept = self.queue.timer.filter(|_| first.is_some());
+        let timer = kept.into_iter().chain(first).min();
         if timer != self.queue.timer {
             self.queue.timer = timer;
             out.timers.push(OwnerKey::QUEUE);
         }
     }
 
-    pub(super) fn turn_timer_fired(&mut self, owner: OwnerKey) {
+    pub(super) fn queue_timer_fired(&mut self, owner: OwnerKey) {
         // An empty queue has none, and a write would make room for it.
         if owner == OwnerKey::QUEUE && self.queue.timer.is_some() {
             self.queue.timer = None;

@@ -37,8 +37,7 @@ pub(super) struct OwnerState {
     pub(super) op: Op,
     /// Holds that were unlocked or dropped, and whose end is not known yet.
     pub(super) unlocks: SmallMap<HoldId, Unlock>,
-    /// When an operation of this owner last began or ended, or an unlock joined it, or the owner was told of its turn: what
-    /// comes after it waits from then on.
+    /// When an operation of this owner last began or ended, or an unlock joined it: what comes after it waits from then on.
     pub(super) op_changed_at: Time,
     /// When the timer has to fire. A fact, which is read here when the timer is set.
     pub(super) timer: Option<Time>,
@@ -62,8 +61,6 @@ pub(super) struct IndexEntry {
     /// up.
     pub(super) blocks: bool,
     pub(super) held: bool,
-    /// Since when a call of it has a reason to be polled: it is the first in the server's queue.
-    pub(super) unpolled: Option<Time>,
 }
 
 impl OwnerState {
@@ -114,7 +111,6 @@ impl OwnerState {
             expires: self.expires_at(),
             blocks: self.blocks(),
             held: self.tenure.is_held(),
-            unpolled: self.unpolled_since(),
         }
     }
 
@@ -129,17 +125,6 @@ impl OwnerState {
             _ if self.tenure.is_held() => Some(now + self.tenure.lease_max()),
             Op::Release(release) => Some(release.give_up_at),
             Op::Idle => None,
-        }
-    }
-
-    pub(super) fn unpolled_since(&self) -> Option<Time> {
-        match &self.op {
-            Op::Idle => {
-                let is_to_ask =
-                    matches!(self.tenure.place, QueueSlot::Notified | QueueSlot::Unknown);
-                is_to_ask.then_some(self.op_changed_at)
-            }
-            Op::Acquire(_) | Op::Release(_) => None,
         }
     }
 
@@ -217,8 +202,8 @@ impl OwnerState {
         match after {
             // The server has taken the owner out of its queue.
             AfterAcquire::Applied | AfterAcquire::Unwanted => self.tenure.place = QueueSlot::None,
-            // Its call has to see that, and then listens for its turn.
-            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = QueueSlot::Notified,
+            // Its call listens for its turn.
+            AfterAcquire::Busy if acquire.queues_up => self.tenure.place = QueueSlot::Queued,
             // It may have used the place up, or left one.
             AfterAcquire::Unknown if acquire.queues_up || self.has_place() => {
                 self.tenure.place = QueueSlot::Unknown;
@@ -407,23 +392,6 @@ impl OwnerState {
             self.resume(cx);
         }
         true
-    }
-
-    /// It may be the first in the server's queue. Its calls have to ask from then on.
-    pub(super) fn notify_turn(&mut self, cx: &mut Context<'_>) {
-        if self.tenure.place == QueueSlot::Queued && cx.queues {
-            self.tenure.place = QueueSlot::Notified;
-            if self.op.is_idle() {
-                self.op_changed_at = cx.now;
-            }
-        }
-    }
-
-    /// A call of the owner was polled.
-    pub(super) fn note_polled(&mut self) {
-        if self.tenure.place == QueueSlot::Notified {
-            self.tenure.place = QueueSlot::Queued;
-        }
     }
 
     /// Commands under this field may still be executed late, and would free what is taken under it: a release gives the place

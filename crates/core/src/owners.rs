@@ -25,7 +25,6 @@ struct OwnerIndex {
     held: usize,
     /// How many of those are held for reading.
     read: usize,
-    unpolled: BTreeSet<(Time, OwnerKey)>,
 }
 
 impl OwnerIndex {
@@ -42,7 +41,6 @@ impl OwnerIndex {
         for (count, is_one) in self.counts(owner, entry) {
             *count += usize::from(is_one);
         }
-        self.unpolled.extend(entry.unpolled.map(|at| (at, owner)));
     }
 
     fn remove(&mut self, owner: OwnerKey, entry: IndexEntry) {
@@ -50,7 +48,6 @@ impl OwnerIndex {
         for (count, is_one) in self.counts(owner, entry) {
             *count -= usize::from(is_one);
         }
-        entry.unpolled.map(|at| self.unpolled.remove(&(at, owner)));
     }
 
     fn counts(&mut self, owner: OwnerKey, entry: IndexEntry) -> [(&mut usize, bool); 4] {
@@ -183,14 +180,6 @@ impl Owners {
         match &self.index {
             Some(index) => index.blocks > usize::from(own),
             None => self.block() && !own,
-        }
-    }
-
-    /// Who has had a reason to be polled for longest.
-    pub(super) fn first_unpolled(&self) -> Option<(Time, OwnerKey)> {
-        match &self.index {
-            Some(index) => index.unpolled.first().copied(),
-            None => self.single(OwnerState::unpolled_since),
         }
     }
 

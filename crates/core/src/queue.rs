@@ -98,6 +98,29 @@ impl Lanes {
     }
 }
 
+/// How far a call has come that wants the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Stage {
+    /// It asks in this very step.
+    New,
+    /// It waits for an operation of its own owner, since then.
+    Behind { since: Time },
+    /// Others come first.
+    Queued,
+    /// Its acquire is under way, or the lock is granted to it. `is_heard`: another process may have freed the lock since the
+    /// acquire was sent.
+    Sent { is_heard: bool },
+    /// Another process holds the lock, and it is not known yet that the client hears of its release. Once that is, it waits until
+    /// then.
+    Subscribing { until: Time },
+    /// Another process holds the lock.
+    Waiting,
+    /// It was told how it has ended, and keeps its place for another attempt.
+    Ended,
+    /// It queues, and takes no lock.
+    Place,
+}
+
 /// A call that wants the lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct QueuedCall {
@@ -106,14 +129,14 @@ pub(super) struct QueuedCall {
     has_own_lane: bool,
     pub(super) order: Order,
     pub(super) terms: Terms,
-    pub(super) since: Time,
+    /// No other attempt begins after it.
+    pub(super) deadline: Option<Time>,
     /// The field that its hold would have, since it first asked.
     pub(super) field: Option<Arc<str>>,
-    /// It waits for an operation of its own owner.
-    waits_for_own_op: bool,
-    /// Its attempt found the lock held, and it attempts again then, unless something happens before.
-    pub(super) waits_until: Option<Time>,
-    /// It did not ask when it had a reason to: it is out of the queue until it does.
+    pub(super) stage: Stage,
+    /// When its stage ends, if nothing happens before.
+    pub(super) due: Option<Time>,
+    /// It did not claim what was granted to it, or a place did not take its turn: it is out of the queue until it is polled.
     pub(super) passed_over: bool,
     /// Its lane was opened to all since it asked.
     pub(super) is_woken: bool,
@@ -129,9 +152,27 @@ impl QueuedCall {
         }
     }
 
+    fn is_behind(&self) -> bool {
+        matches!(self.stage, Stage::Behind { .. })
+    }
+
     /// Nothing but the lock is missing.
     pub(super) fn is_ready(&self) -> bool {
-        !self.waits_for_own_op
+        !matches!(self.stage, Stage::Behind { .. } | Stage::Ended)
+    }
+
+    /// A message about the lock is about it.
+    fn listens(&self) -> bool {
+        self.order == Order::Queued
+            && matches!(
+                self.stage,
+                Stage::Sent { .. } | Stage::Subscribing { .. } | Stage::Waiting
+            )
+    }
+
+    /// Until when it waits for another process.
+    pub(super) fn waits_until(&self) -> Option<Time> {
+        self.due.filter(|_| self.stage == Stage::Waiting)
     }
 }
 
@@ -154,10 +195,10 @@ pub(super) struct Queue {
     first: Option<(QueueLane, WaiterId)>,
     /// All of them again, by owner.
     owned: SmallSet<Owned>,
-    /// The latest reason of its head to go on, or sign of life. `None`: there is no head.
-    pub(super) turn: Option<Time>,
-    /// That of the lane of readers.
-    pub(super) readers_turn: Option<Time>,
+    /// Those whose stage ends then.
+    due: SmallSet<(Time, WaiterId)>,
+    /// Those that a message is about.
+    listening: SmallSet<WaiterId>,
     pub(super) streak: Option<PassStreak>,
     /// The queue lets other processes go first until then.
     pub(super) yields_until: Option<Time>,
@@ -171,8 +212,8 @@ impl Empty for Queue {
         queued: SmallMap::EMPTY,
         first: None,
         owned: SmallMap::EMPTY,
-        turn: None,
-        readers_turn: None,
+        due: SmallMap::EMPTY,
+        listening: SmallMap::EMPTY,
         streak: None,
         yields_until: None,
         timer: None,
@@ -181,8 +222,6 @@ impl Empty for Queue {
     fn is_empty(&self) -> bool {
         // The other collections list the same waiters again.
         self.waiters.is_empty()
-            && self.turn.is_none()
-            && self.readers_turn.is_none()
             && self.streak.is_none()
             && self.yields_until.is_none()
             && self.timer.is_none()
@@ -207,7 +246,7 @@ impl Owned {
     fn of(waiter: &QueuedCall, id: WaiterId) -> Self {
         Self::new(
             waiter.owner,
-            waiter.waits_for_own_op.then_some(match waiter.order {
+            waiter.is_behind().then_some(match waiter.order {
                 Order::First | Order::Immediate => Order::Immediate,
                 Order::Queued => Order::Queued,
             }),
@@ -229,19 +268,18 @@ impl Queue {
         &mut self,
         id: WaiterId,
         (owner, lane): (OwnerKey, QueueLane),
-        order: Order,
-        terms: Terms,
-        now: Time,
+        (order, stage): (Order, Stage),
+        (terms, deadline): (Terms, Option<Time>),
     ) {
         let waiter = QueuedCall {
             owner,
             has_own_lane: lane == QueueLane::of(owner.thread),
             order,
             terms,
-            since: now,
+            deadline,
             field: None,
-            waits_for_own_op: false,
-            waits_until: None,
+            stage,
+            due: None,
             passed_over: false,
             is_woken: false,
         };
@@ -256,6 +294,10 @@ impl Queue {
         let waiter = self.waiters.remove(&id)?;
         self.leave_queue((waiter.lane(), id));
         self.owned.remove(&Owned::of(&waiter, id));
+        self.listening.remove(&id);
+        if let Some(at) = waiter.due {
+            self.due.remove(&(at, id));
+        }
         Some(waiter)
     }
 
@@ -277,9 +319,14 @@ impl Queue {
         self.waiters.get(&id)
     }
 
-    pub(super) fn set_field(&mut self, id: WaiterId, field: &Arc<str>) {
+    /// A waiter asks, with this field: it has heard that it was told to.
+    pub(super) fn note_asking(&mut self, id: WaiterId, field: &Arc<str>) {
         if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.field = Some(Arc::clone(field));
+            waiter.is_woken = false;
+            let is_same = |known: &Arc<str>| Arc::ptr_eq(known, field);
+            if !waiter.field.as_ref().is_some_and(is_same) {
+                waiter.field = Some(Arc::clone(field));
+            }
         }
     }
 
@@ -290,48 +337,73 @@ impl Queue {
         }
     }
 
-    /// A waiter asks: it is in the queue, at its place.
+    /// A waiter is polled: it is in the queue, at its place.
     pub(super) fn take_back(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        waiter.waits_until = None;
-        if std::mem::take(&mut waiter.passed_over) {
+        if std::mem::take(&mut waiter.passed_over) && waiter.order == Order::Queued {
             let place = (waiter.lane(), id);
             self.queue_up(place);
         }
     }
 
     pub(super) fn pass_over(&mut self, id: WaiterId) {
-        if let Some(waiter) = self.waiters.get_mut(&id)
-            && waiter.order == Order::Queued
-        {
+        if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.passed_over = true;
             let place = (waiter.lane(), id);
             self.leave_queue(place);
         }
     }
 
-    pub(super) fn pass_over_all(&mut self, lane: QueueLane) {
-        while let Some(head) = self.head(lane) {
-            self.pass_over(head);
+    /// What it has come to, and until when if nothing happens before.
+    pub(super) fn set_stage(&mut self, id: WaiterId, stage: Stage, due: Option<Time>) {
+        let Some(waiter) = self.waiters.get_mut(&id) else {
+            return;
+        };
+        let (was_behind, listened, before) = (waiter.is_behind(), waiter.listens(), waiter.due);
+        let owned = Owned::of(waiter, id);
+        (waiter.stage, waiter.due) = (stage, due);
+        let listens = waiter.listens();
+        if was_behind != waiter.is_behind() {
+            let owned_now = Owned::of(waiter, id);
+            self.owned.remove(&owned);
+            self.owned.insert(owned_now, ());
+        }
+        match (listened, listens) {
+            (false, true) => _ = self.listening.insert(id, ()),
+            (true, false) => _ = self.listening.remove(&id),
+            (true, true) | (false, false) => {}
+        }
+        if before != due {
+            before.map(|at| self.due.remove(&(at, id)));
+            due.map(|at| self.due.insert((at, id), ()));
         }
     }
 
-    pub(super) fn set_waits_until(&mut self, id: WaiterId, until: Option<Time>) {
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.waits_until = until;
+    /// Another process may have freed the lock since its acquire was sent.
+    pub(super) fn mark_heard(&mut self, id: WaiterId) {
+        if let Some(waiter) = self.waiters.get_mut(&id)
+            && let Stage::Sent { is_heard } = &mut waiter.stage
+        {
+            *is_heard = true;
         }
     }
 
-    /// Whether another one than that queues in this lane.
-    pub(super) fn has_another_queued(&self, lane: QueueLane, id: WaiterId) -> bool {
-        // Each step asks, and one of the two at the ends says so without a search, unless there are several lanes.
-        let is_another = |(of, other): &(QueueLane, WaiterId)| *of == lane && *other != id;
-        self.first.as_ref().is_some_and(is_another)
-            || self.queued.last().is_some_and(is_another)
-            || self.head(lane).is_some_and(|head| head != id)
-            || self.first_in(lane, WaiterId(id.0 + 1)).is_some()
+    /// The first whose stage ends, and when.
+    pub(super) fn first_due(&self) -> Option<(Time, WaiterId)> {
+        self.due.first().copied()
+    }
+
+    /// Those that a message is about.
+    pub(super) fn listening(&self) -> impl Iterator<Item = WaiterId> + '_ {
+        self.listening.keys().copied()
+    }
+
+    /// Those that queue in this lane, in their order.
+    pub(super) fn in_lane(&self, lane: QueueLane) -> impl Iterator<Item = WaiterId> + '_ {
+        let next = move |id: &WaiterId| self.first_in(lane, WaiterId(id.0 + 1));
+        std::iter::successors(self.head(lane), next)
     }
 
     /// All that queue in this lane may attempt, and are told so.
@@ -346,28 +418,6 @@ impl Queue {
             next = self.first_in(lane, WaiterId(id.0 + 1));
         }
         called
-    }
-
-    /// A waiter that was told so has asked.
-    pub(super) fn clear_wake(&mut self, id: WaiterId) {
-        if let Some(waiter) = self.waiters.get_mut(&id) {
-            waiter.is_woken = false;
-        }
-    }
-
-    /// Puts a waiter after the others of its owner, or takes it from there. Answers whether it was.
-    pub(super) fn set_blocked_by_own_op(&mut self, id: WaiterId, behind: bool) -> bool {
-        let Some(waiter) = self.waiters.get_mut(&id) else {
-            return false;
-        };
-        let before = Owned::of(waiter, id);
-        let was = std::mem::replace(&mut waiter.waits_for_own_op, behind);
-        if was != behind {
-            let after = Owned::of(waiter, id);
-            self.owned.remove(&before);
-            self.owned.insert(after, ());
-        }
-        was
     }
 
     /// The first waiter that queues in this lane.
@@ -391,15 +441,11 @@ impl Queue {
         self.first_blocked(owner).is_some_and(|first| first < id)
     }
 
-    /// Whether other calls of this owner than that one want the lock too.
-    pub(super) fn has_others(&self, owner: OwnerKey, id: WaiterId) -> bool {
-        // Its calls are side by side, so one of the first two is another one.
+    /// Whether any call of this owner wants the lock.
+    pub(super) fn has_calls(&self, owner: OwnerKey) -> bool {
         let from = Owned::first(owner, None);
-        let mut own = self
-            .owned
-            .keys_from(from)
-            .take_while(|own| own.thread == from.thread);
-        own.any(|own| own.id != id)
+        let first = self.owned.first_from(from);
+        first.is_some_and(|first| first.thread == from.thread)
     }
 
     /// The first of those that wait for an operation of this owner.
@@ -415,10 +461,27 @@ impl Queue {
         queued.flatten().into_iter().chain([first.id]).min()
     }
 
-    /// The first waiter of this owner that is not behind another one. None of them is making an attempt
-    /// while nothing is under way for the owner.
-    pub(super) fn first_ready(&self, owner: OwnerKey) -> Option<WaiterId> {
-        self.first_owned(Owned::first(owner, None))
+    /// The first waiter of this owner that asks when it is woken and is not behind another one, and the first place. None of
+    /// them is making an attempt while nothing is under way for the owner.
+    pub(super) fn first_ready(&self, owner: OwnerKey) -> [Option<WaiterId>; 2] {
+        let mut found = [None; 2];
+        let mut next = self.first_owned(Owned::first(owner, None));
+        while let Some(id) = next {
+            let waiter = self.waiters.get(&id);
+            let nth = match waiter.map(|waiter| (waiter.stage, waiter.passed_over)) {
+                Some((Stage::Place, _)) => Some(1),
+                Some((Stage::Ended, _) | (_, true)) | None => None,
+                Some(_) => Some(0),
+            };
+            if let Some(nth) = nth {
+                found[nth].get_or_insert(id);
+            }
+            if found[0].is_some() {
+                break;
+            }
+            next = self.first_owned(Owned::new(owner, None, WaiterId(id.0 + 1)));
+        }
+        found
     }
 
     /// The first from there on, of the same owner and kind.
@@ -450,11 +513,27 @@ impl Queue {
             "those that queue are in the queue"
         );
         assert_eq!(self.first, self.queued.first().copied());
+        let due = self.in_stages(|id, waiter| Some(((waiter.due?, id), ())));
+        assert_eq!(due, self.due, "each stage that ends is known by its end");
+        let listening = self.in_stages(|id, waiter| waiter.listens().then_some((id, ())));
+        assert_eq!(
+            listening, self.listening,
+            "messages find those they are about"
+        );
     }
 }
 
 #[cfg(feature = "test-util")]
 impl Queue {
+    /// A collection that follows from the waiters.
+    fn in_stages<K: Ord>(
+        &self,
+        of: impl Fn(WaiterId, &QueuedCall) -> Option<(K, ())>,
+    ) -> SmallSet<K> {
+        let waiters = self.waiters.iter();
+        waiters.filter_map(|(id, waiter)| of(*id, waiter)).collect()
+    }
+
     pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
         let mut visited = |mut id: WaiterId| {
             id.visit(visitor);
@@ -481,12 +560,16 @@ impl Queue {
         waiters.for_each(|waiter| {
             let field = waiter.field.iter_mut();
             field.for_each(|field| visitor.field(field));
-            visitor.time(&mut waiter.since);
-            let until = waiter.waits_until.iter_mut();
-            until.for_each(|at| visitor.time(at));
+            match &mut waiter.stage {
+                Stage::Behind { since: at } | Stage::Subscribing { until: at } => visitor.time(at),
+                _ => {}
+            }
+            let times = waiter.due.iter_mut().chain(&mut waiter.deadline);
+            times.for_each(|at| visitor.time(at));
         });
-        let turns = self.turn.iter_mut().chain(&mut self.readers_turn);
-        turns.for_each(|at| visitor.time(at));
+        // They follow from the waiters.
+        self.due = self.in_stages(|id, waiter| Some(((waiter.due?, id), ())));
+        self.listening = self.in_stages(|id, waiter| waiter.listens().then_some((id, ())));
         let streak = self.streak.iter_mut();
         streak.for_each(|streak| visitor.time(&mut streak.since));
         let until = self.yields_until.iter_mut().chain(&mut self.timer);

@@ -43,7 +43,7 @@ impl LockCore {
     ) -> Option<RenewalRequest> {
         let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
-            core.turn_timer_fired(owner);
+            core.queue_timer_fired(owner);
             core.change(now, owner, out, |own, cx| {
                 // It is gone from the registry, so it is set again whenever it is due next.
                 own.timer = None;

@@ -132,14 +132,6 @@ impl<K: Ord, V> SmallMap<K, V> {
         }
     }
 
-    pub fn last(&self) -> Option<&K> {
-        match &self.0 {
-            Storage::Many(None) => None,
-            Storage::One(key, _) => Some(key),
-            Storage::Many(Some(many)) => many.last_key_value().map(|(key, _)| key),
-        }
-    }
-
     pub fn first(&self) -> Option<&K> {
         self.first_entry().map(|(key, _)| key)
     }

@@ -32,8 +32,6 @@ pub(super) enum QueueSlot {
     Unknown,
     /// It has one.
     Queued,
-    /// It was told that it may be the first, and no call of it has asked since.
-    Notified,
     /// It has one under a field that it may not use any more.
     Stale,
 }

@@ -359,8 +359,10 @@ pub struct Effects {
     pub over: SmallVec<[(HoldId, Time); 1]>,
     /// Owners whose timer has changed. When it is due is read when the timer is set.
     pub timers: SmallVec<[OwnerKey; 2]>,
-    /// Waiters that may be able to go on.
+    /// Calls that may be able to go on: see [`LockCore::woken`](super::LockCore::woken).
     pub woken: SmallVec<[WaiterId; 2]>,
+    /// Owners for whose calls the client is to hear of the lock.
+    pub subscribes: Vec<OwnerKey>,
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
     /// Releases whose next send is made: it enters its connection in this step, or a task finds the way for it.

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use redisson_lock_core::LossReason;
 use redisson_lock_core::{
-    Claimed, FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, ReleaseAnswer,
-    RenewOutcome, RenewalAsk, Taking, Time, Untaken, WaiterId, local_deadline,
+    Claimed, FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, Rejected,
+    ReleaseAnswer, RenewOutcome, RenewalAsk, Taking, Then, Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::LONGEST;
 use super::coverage::Input;
 use super::script::{Reply, Script, Told};
-use super::state::{At, End, Guard, Sender, Sent, State};
+use super::state::{At, Deferred, Guard, Sender, Sent, State};
 
 impl State {
     pub(super) fn execute(&mut self) {
@@ -34,10 +34,17 @@ impl State {
     fn run_script(&mut self, sent: &Sent) -> Reply {
         let before = self.server.field();
         // For its owner the lease is over a little before: a release that is sent then cannot tell whether it has ended.
-        let is_nearly_over = |ends: Time| ends.since(self.now) <= LONGEST / 50;
-        self.has_expired |= matches!(sent.script, Script::Release { .. })
-            && self.server.ends().is_some_and(is_nearly_over);
+        let ends = self.server.ends();
+        let is_nearly_over = |ends: Time| {
+            let for_its_owner = ends - self.late_by;
+            for_its_owner.since(sent.sent_at) <= LONGEST / 50
+        };
+        self.has_expired |=
+            matches!(sent.script, Script::Release { .. }) && ends.is_some_and(is_nearly_over);
         let (reply, told) = self.server.run(self.now, sent.face, sent.script);
+        if self.server.ends() != ends {
+            self.late_by = self.now.since(sent.sent_at);
+        }
         self.note_holder(before);
         if !self.server.is_free() {
             self.expired = false;
@@ -55,23 +62,13 @@ impl State {
         if !self.kind.announces {
             return;
         }
-        for caller in &mut self.callers {
-            let hears = told == Told::All || told == Told::Only(caller.owner.thread);
-            caller.received |= caller.subscribed && hears;
-        }
-        // A message reaches the core of a client that listens.
-        let told = match told {
-            Told::Only(thread) => Some(OwnerKey::only(thread)),
-            Told::All | Told::None => None,
+        let heard = |channel: &OwnerKey| match told {
+            Told::Only(thread) => *channel == OwnerKey::only(thread),
+            Told::All | Told::None => true,
         };
-        let told = told.filter(|owner| self.hears(*owner));
-        let rows = self.rows();
-        self.run_step(&rows, |core, now, out| core.note_change(now, told, out));
-    }
-
-    fn hears(&self, owner: OwnerKey) -> bool {
-        let mut callers = self.callers.iter();
-        callers.any(|caller| caller.owner == owner && caller.subscribed)
+        let channels = self.subscribed.iter().filter(|channel| heard(channel));
+        let heard = channels.copied().map(Deferred::Hears);
+        self.deferred.extend(heard);
     }
 
     /// `in_time`: replicas confirm a renewal or an `extend` in time.
@@ -203,18 +200,18 @@ impl State {
                 Input::AcquireLate,
             );
         };
-        let (untaken, end) = match reply {
+        let (untaken, then) = match reply {
             Reply::Done { .. } | Reply::Outside => {
                 return self.granted(&permit, sent.sent_at, reply);
             }
-            Reply::Gone | Reply::Taken => (Untaken::OuterGone, End::Failed),
+            Reply::Gone | Reply::Taken => (Untaken::OuterGone, Then::Ends),
             // The first send may have been executed.
-            Reply::Refused if sent.repeats.is_some() => (Untaken::Unknown, End::Failed),
-            Reply::Refused => (Untaken::NotExecuted, End::Failed),
-            Reply::Busy { left } => (Untaken::Busy, End::Busy { left }),
-            Reply::OwnRead => (Untaken::OwnRead, End::Again),
+            Reply::Refused if sent.repeats.is_some() => (Untaken::Unknown, Then::Ends),
+            Reply::Refused => (Untaken::NotExecuted, Then::Ends),
+            Reply::Busy { left } => (Untaken::Busy, self.waits(&permit, left)),
+            Reply::OwnRead => (Untaken::OwnRead, Then::AsksAgain),
         };
-        self.ends_attempt(&permit, untaken, end);
+        self.ends_attempt(&permit, untaken, then);
     }
 
     fn granted(&mut self, permit: &Permit, sent_at: Time, reply: Reply) {
@@ -231,56 +228,45 @@ impl State {
             core.acquired(now, permit, (sent_at, token), is_outside, out)
         });
         if taking == Taking::TooLate {
-            self.finds(permit.waiter, End::Failed);
+            self.ends_call(permit.waiter);
+        }
+    }
+
+    /// What a call does that found the lock held.
+    fn waits(&self, permit: &Permit, left: Duration) -> Then {
+        if self.core.order(permit.waiter) != Some(Order::Queued) {
+            return Then::Ends;
+        }
+        let channel = self.channel_of(permit.owner);
+        Then::Waits {
+            until: self.until_retry(left),
+            subscribed: !self.kind.announces || self.subscribed.contains(&channel),
         }
     }
 
     /// An acquire has ended without the lock.
-    pub(super) fn ends_attempt(&mut self, permit: &Permit, outcome: Untaken, end: End) {
+    pub(super) fn ends_attempt(&mut self, permit: &Permit, outcome: Untaken, then: Then) {
         let input = match outcome {
             Untaken::Busy | Untaken::NotExecuted | Untaken::OwnRead => Input::NotExecuted,
             Untaken::OuterGone => Input::OuterGone,
             Untaken::Unknown => Input::AcquireUnknown,
         };
         self.step(permit.owner, input, |core, now, out| {
-            core.untaken(now, permit, outcome, out)
+            core.untaken(now, permit, (outcome, then), out)
         });
-        self.finds(permit.waiter, end);
+        if then == Then::Ends {
+            self.ends_call(permit.waiter);
+        }
     }
 
-    /// Its call finds that when it is polled.
-    fn finds(&mut self, waiter: WaiterId, end: End) {
+    fn ends_call(&mut self, waiter: WaiterId) {
         let mut callers = self.callers.iter_mut();
         let caller = callers.find(|caller| caller.waiter() == Some(waiter));
-        caller.into_iter().for_each(|caller| caller.end = Some(end));
-    }
-
-    /// A call sees how its acquire has ended.
-    pub(super) fn sees(&mut self, nth: usize, waiter: WaiterId, end: End) {
-        let rows = self.rows();
-        self.run_step(&rows, |core, now, out| _ = core.poll_turn(now, waiter, out));
-        let left = match end {
-            End::Busy { left } if self.queues(waiter) => left,
-            End::Again => return self.ask_again(nth, waiter),
-            End::Busy { .. } | End::Failed => return self.leave(nth),
-        };
-        if self.kind.announces && !self.callers[nth].subscribed {
-            // It attempts again after subscribing: an unlock in between was announced to nobody.
-            self.callers[nth].subscribed = true;
-            return self.ask_again(nth, waiter);
-        }
-        let limit = self.until_retry(nth, left);
-        self.callers[nth].at = At::Listening { waiter, limit };
-        let rows = self.rows();
-        self.run_step(&rows, |core, now, out| core.waits(now, waiter, limit, out));
-        // It may have been woken for that while its acquire was under way.
-        if self.core.has_reason_to_retry(waiter) {
-            self.ask_again(nth, waiter);
-        }
+        caller.into_iter().for_each(|caller| caller.is_over = true);
     }
 
     /// A call claims what was granted to it. Answers with a hold that it is handed only when replicas have confirmed it.
-    pub(super) fn claims(&mut self, nth: usize, waiter: WaiterId) -> Option<At> {
+    pub(super) fn claims(&mut self, nth: usize, waiter: WaiterId) -> Result<Option<At>, Rejected> {
         let owner = self.callers[nth].owner;
         let lost = self.faces_of(owner).any(|face| self.is_lost(face));
         let field = self.field(owner).expect("it is granted");
@@ -293,7 +279,7 @@ impl State {
             sent_at,
             lease,
             ..
-        } = claimed.ok()?;
+        } = claimed?;
         self.note_token(field, token);
         let guard = Guard { owner, hold, token };
         let snapshot = self.core.snapshot(self.now, owner, hold);
@@ -309,10 +295,10 @@ impl State {
                 core.handed_out(now, owner, hold, out);
             });
             self.callers[nth].guards.push(guard);
-            return None;
+            return Ok(None);
         }
         let leased = (sent_at, lease);
-        Some(At::Confirming { guard, leased })
+        Ok(Some(At::Confirming { guard, leased }))
     }
 
     fn extend_answered(
@@ -349,10 +335,6 @@ impl State {
         let guards = self.callers.iter().flat_map(|caller| &caller.guards);
         let mut guards = guards.filter(|guard| guard.owner == owner).peekable();
         guards.peek().is_some() && guards.all(|guard| self.ended.contains(&guard.hold))
-    }
-
-    fn queues(&self, waiter: WaiterId) -> bool {
-        self.core.order(waiter) == Some(Order::Queued)
     }
 
     /// Nothing that was on the connection arrives any more, if the server has killed it before the next
@@ -401,7 +383,7 @@ impl State {
             return;
         };
         if sent.repeats.is_some() {
-            return self.ends_attempt(&permit, Untaken::Unknown, End::Failed);
+            return self.ends_attempt(&permit, Untaken::Unknown, Then::Ends);
         }
         if !self.leaves_a_used_field(&permit, true) {
             self.send(sent.sender, sent.script);
@@ -412,12 +394,6 @@ impl State {
     fn is_awaited(&self, owner: OwnerKey) -> bool {
         let mut own = self.callers.iter().filter(|caller| caller.owner == owner);
         own.any(|caller| matches!(caller.at, At::Unlocking { .. }))
-    }
-
-    pub(super) fn ask_again(&mut self, nth: usize, waiter: WaiterId) {
-        let limit = None;
-        self.callers[nth].at = At::Queued { waiter, limit };
-        self.admit(nth);
     }
 
     pub(super) fn mark_repeated(&mut self, first: &Sent) {

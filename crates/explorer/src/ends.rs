@@ -1,12 +1,12 @@
 //! How the client ends: by `close`, or with its runtime. And what is forced or refused.
 
 use redisson_lock_core::LossReason;
-use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey, Untaken};
+use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey, Then, Untaken};
 
 use super::Action;
 use super::coverage::Input;
 use super::script::{Holder, Reply, Told};
-use super::state::{Deferred, End, Sender, State};
+use super::state::{Deferred, Sender, State};
 
 impl State {
     /// Nobody sends anything any more, and nobody is answered.
@@ -114,7 +114,7 @@ impl State {
     /// Whether this was an acquire that is under way.
     fn drop_acquire(&mut self, owner: OwnerKey, op: OpId) -> bool {
         let permit = self.core.acquire_says(owner, op);
-        let ended = permit.map(|permit| self.ends_attempt(&permit, Untaken::Unknown, End::Failed));
+        let ended = permit.map(|permit| self.ends_attempt(&permit, Untaken::Unknown, Then::Ends));
         ended.is_some()
     }
 

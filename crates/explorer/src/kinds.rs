@@ -1,13 +1,14 @@
 //! What kinds of locks do differently: fields of one acquisition, tokens, pauses in the place of messages. And the
 //! fields that a client uses when no fence keeps late scripts away.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use redisson_lock_core::{Face, Generation, OwnerKey, Permit, Time, Token, Untaken};
+use redisson_lock_core::{Face, Generation, OwnerKey, Permit, Then, Time, Token, Untaken};
 
 use super::RULES;
 use super::script::Field;
-use super::state::{At, End, State};
+use super::state::{Caller, Deferred, State};
 
 /// The properties of a kind of lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,7 +92,7 @@ impl State {
             true => Untaken::Unknown,
             false => Untaken::NotExecuted,
         };
-        self.ends_attempt(permit, untaken, End::Again);
+        self.ends_attempt(permit, untaken, Then::AsksAgain);
         true
     }
 
@@ -130,38 +131,51 @@ impl State {
         }
     }
 
-    /// It waits for no message: it attempts again after a pause.
-    pub(super) fn pauses(&self, at: &At) -> bool {
-        !self.kind.announces && matches!(at, At::Listening { .. })
-    }
-
-    /// It lets others go first, which those who get no message always do for a moment after a streak of passes.
-    pub(super) fn stands_back(&self, at: &At) -> bool {
-        let At::Queued {
-            limit: Some(limit), ..
-        } = at
-        else {
-            return false;
-        };
-        let left = limit.since(self.now);
-        !self.kind.announces && left > Duration::ZERO && left <= YIELD_TIME
+    /// A call waits for no message: it attempts again after a pause.
+    pub fn pauses(&self) -> bool {
+        let mut waiters = self.callers.iter().filter_map(Caller::waiter);
+        !self.kind.announces && waiters.any(|waiter| self.core.waits_for_others(waiter))
     }
 
     /// Until when a call waits that found the lock held.
-    pub(super) fn until_retry(&self, nth: usize, left: Duration) -> Time {
-        let most = match self.kind.announces {
-            true if self.server.queue.is_some() => RULES.fair_wait / 3,
-            true => RULES.watchdog_timeout,
-            false => PAUSE,
+    pub(super) fn until_retry(&self, left: Duration) -> Time {
+        // Without messages a pause ends at any time.
+        let most = match self.server.queue.is_some() {
+            true => RULES.fair_wait / 3,
+            false => RULES.watchdog_timeout,
         };
-        let limit = self.now + left.min(most);
-        let deadline = self.callers[nth].deadline;
-        deadline.map_or(limit, |deadline| deadline.min(limit))
+        match self.kind.announces {
+            true => self.now + left.min(most),
+            false => self.now + most,
+        }
+    }
+
+    /// Whose subscription a call of this owner waits for.
+    pub(super) fn channel_of(&self, owner: OwnerKey) -> OwnerKey {
+        match self.server.queue.is_some() {
+            true => owner,
+            false => OwnerKey::QUEUE,
+        }
+    }
+
+    /// With the last call that waits, a subscription ends.
+    pub(super) fn unsubscribe(&mut self) {
+        let callers = self.callers.iter();
+        let waiting = callers.filter(|caller| caller.waiter().is_some());
+        let wanted: BTreeSet<_> = waiting
+            .map(|caller| self.channel_of(caller.owner))
+            .collect();
+        self.subscribed.retain(|channel| wanted.contains(channel));
+        self.deferred.retain(|deferred| match deferred {
+            Deferred::Listens(channel) | Deferred::Hears(channel) => wanted.contains(channel),
+            _ => true,
+        });
+    }
+
+    /// What is heard on a channel arrives.
+    pub(super) fn hears(&mut self, channel: OwnerKey) {
+        let next = Some(channel).filter(|channel| *channel != OwnerKey::QUEUE);
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| core.note_change(now, next, out));
     }
 }
-
-/// The longest pause between two attempts.
-const PAUSE: Duration = Duration::from_millis(128);
-
-/// For how long a queue lets others go first.
-const YIELD_TIME: Duration = Duration::from_millis(5);

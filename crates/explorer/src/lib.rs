@@ -101,7 +101,7 @@ pub enum Verb {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// A call goes on.
+    /// A call goes on, claims the lock, or sees that it is over.
     Run(usize),
     /// Its future is dropped.
     Cancel(usize),
@@ -122,6 +122,8 @@ pub enum Action {
     Lose,
     /// Something that was deferred is done.
     Apply(Deferred),
+    /// A pause between two attempts is over, where there are no messages.
+    PauseEnds,
     TimerFires(OwnerKey),
     /// A release is sent.
     Sends(OwnerKey),
@@ -208,10 +210,7 @@ impl Model for World {
             at: At::Ready,
             guards: Vec::new(),
             woken: false,
-            subscribed: false,
-            received: false,
-            end: None,
-            deadline: None,
+            is_over: false,
         };
         let kind = self.kind;
         let state = State {
@@ -241,6 +240,7 @@ impl Model for World {
             gone: std::collections::BTreeSet::new(),
             answers: Vec::new(),
             deferred: std::collections::BTreeSet::new(),
+            subscribed: std::collections::BTreeSet::new(),
             timers: std::collections::BTreeMap::new(),
             sends: std::collections::BTreeSet::new(),
             without_room: std::collections::BTreeSet::new(),
@@ -250,6 +250,7 @@ impl Model for World {
             life: Life::Open,
             closing: 0,
             robbed: false,
+            late_by: Duration::ZERO,
             expired: false,
             has_expired: false,
             given_up: false,
@@ -287,6 +288,9 @@ impl Model for World {
             actions.push(Action::Lose);
         }
         actions.extend(state.deferred.iter().copied().map(Action::Apply));
+        if state.pauses() {
+            actions.push(Action::PauseEnds);
+        }
         let fires = state.timers.iter().filter(|(_, at)| **at <= state.now);
         actions.extend(fires.map(|(owner, _)| Action::TimerFires(*owner)));
         actions.extend(state.sends.iter().map(|(owner, _)| Action::Sends(*owner)));

@@ -1,13 +1,11 @@
 //! What the core is told: each step, the pair that it is of, and its effects, which are put aside and done later.
 
-use std::collections::BTreeSet;
-
 use redisson_lock_core::LossReason;
 use redisson_lock_core::{Effects, Event, HoldId, Life, LockCore, OwnerKey, Time, Total, Unlocked};
 
 use super::coverage::{Input, Row};
 use super::script::Field;
-use super::state::{At, Caller, Deferred, State};
+use super::state::{At, Deferred, State};
 
 impl State {
     /// Runs a step of the core that is about one owner, and puts its effects aside.
@@ -78,6 +76,7 @@ impl State {
     ) -> T {
         let mut effects = Effects::default();
         let answer = run(&mut self.core, self.now, &mut effects);
+        self.drive(&mut effects);
         for event in &effects.events {
             let Event::Lost {
                 field,
@@ -108,18 +107,17 @@ impl State {
                 self.ended.insert(hold);
             }
         }
-        // One whose acquire is under way asks when that has ended, or the lock is granted to it.
-        let may_go_on = |caller: &&Caller| match caller.at {
-            At::Attempting { waiter } => self.core.is_granted(waiter),
-            _ => true,
-        };
-        let callers = self.callers.iter().filter(may_go_on);
-        let asleep: BTreeSet<_> = callers.filter_map(Caller::waiter).collect();
-        let woken = effects.woken.into_iter();
-        let woken = woken.filter(|waiter| asleep.contains(waiter));
+        for owner in effects.timers {
+            match owner {
+                // One that is set late is as one that fires late.
+                OwnerKey::QUEUE => self.set_timer(owner),
+                owner => _ = self.deferred.insert(Deferred::Timer(owner)),
+            }
+        }
+        let channels = effects.subscribes.into_iter();
+        let channels: Vec<_> = channels.map(|owner| self.channel_of(owner)).collect();
         self.deferred
-            .extend(effects.timers.into_iter().map(Deferred::Timer));
-        self.deferred.extend(woken.map(Deferred::Wake));
+            .extend(channels.into_iter().map(Deferred::Listens));
         self.given_up |= effects
             .totals
             .iter()
@@ -150,25 +148,28 @@ impl State {
         }
     }
 
+    /// It is due when that is read, and not when the step asked for it.
+    fn set_timer(&mut self, owner: OwnerKey) {
+        // None is set any more.
+        if self.has_ended() {
+            return;
+        }
+        match self.core.timer(owner) {
+            Some(at) => _ = self.timers.insert(owner, at),
+            None => _ = self.timers.remove(&owner),
+        }
+    }
+
     pub(super) fn apply(&mut self, deferred: Deferred) {
         self.deferred.remove(&deferred);
         match deferred {
-            // Nobody sets one any more.
-            Deferred::Timer(_) if self.has_ended() => {}
-            // Read now, and not when the step asked for it.
-            Deferred::Timer(owner) => match self.core.timer(owner) {
-                Some(at) => {
-                    self.timers.insert(owner, at);
-                }
-                None => {
-                    self.timers.remove(&owner);
-                }
-            },
-            Deferred::Wake(waiter) => {
-                let mut callers = self.callers.iter_mut();
-                let asleep = callers.find(|caller| caller.waiter() == Some(waiter));
-                asleep.into_iter().for_each(|caller| caller.woken = true);
+            Deferred::Timer(owner) => self.set_timer(owner),
+            // What was published before is not heard.
+            Deferred::Listens(channel) => {
+                self.subscribed.insert(channel);
+                self.hears(channel);
             }
+            Deferred::Hears(channel) => self.hears(channel),
             Deferred::Dropped(owner, op) => self.drop_send(owner, op),
             Deferred::Forced(owner, generation) => self.forced(owner, generation),
             Deferred::LoseAll => self.lose_all(),

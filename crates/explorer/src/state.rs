@@ -28,24 +28,8 @@ pub struct Caller {
     pub guards: Vec<Guard>,
     /// It was woken since it last looked.
     pub woken: bool,
-    /// It has a subscription, and has heard a message since its latest acquire began.
-    pub subscribed: bool,
-    pub received: bool,
-    /// How its acquire has ended, until it has seen that.
-    pub end: Option<End>,
-    /// When it gives up, if it does.
-    pub deadline: Option<Time>,
-}
-
-/// How an acquire has ended that has not brought the lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
-    Busy {
-        left: Duration,
-    },
-    /// It asks again.
-    Again,
-    Failed,
+    /// Its call is over, without the lock.
+    pub is_over: bool,
 }
 
 /// What a call was handed.
@@ -60,20 +44,9 @@ pub struct Guard {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum At {
     Ready,
-    /// In the queue. It asks again when it is woken, or at the limit.
-    Queued {
+    /// It waits for the lock, or for the end of its call.
+    Calling {
         waiter: WaiterId,
-        limit: Option<Time>,
-    },
-    /// Its acquire is under way, or has an end that it has not seen.
-    Attempting {
-        waiter: WaiterId,
-    },
-    /// Another owner holds the lock. It attempts again when a message has come, when it is woken with
-    /// a reason, or at the limit; without messages, whenever its pause may be over.
-    Listening {
-        waiter: WaiterId,
-        limit: Time,
     },
     /// It waits for the outcome of its unlock.
     Unlocking {
@@ -117,7 +90,10 @@ pub struct Sent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deferred {
     Timer(OwnerKey),
-    Wake(WaiterId),
+    /// A subscription is confirmed: that of an owner, if each has one.
+    Listens(OwnerKey),
+    /// A message arrives.
+    Hears(OwnerKey),
     /// A send was dropped with its runtime.
     Dropped(OwnerKey, OpId),
     /// A forced unlock says whose hold it was.
@@ -151,6 +127,8 @@ pub struct State {
     /// On its way to the task that waits for it; each task is woken when it is woken.
     pub answers: Vec<(Sent, Reply)>,
     pub deferred: BTreeSet<Deferred>,
+    /// The subscriptions that are confirmed: that of an owner, if each has one.
+    pub subscribed: BTreeSet<OwnerKey>,
     /// The timers that are set.
     pub timers: BTreeMap<OwnerKey, Time>,
     /// Acquires and releases whose next send is to be made: at any later moment, as on its long way.
@@ -167,7 +145,9 @@ pub struct State {
     pub closing: u8,
     /// The lock was taken away by somebody, which excuses a hold that is not there.
     pub robbed: bool,
-    /// The lock is free because its lease ended, which is announced to nobody.
+    /// How long the script that has set the lease was on its way: the lease ends so much earlier for its owner.
+    pub late_by: Duration,
+    /// The lock is free because its lease ended, which is not announced.
     pub expired: bool,
     /// It has been, once.
     pub has_expired: bool,
@@ -227,19 +207,8 @@ impl State {
     /// ago is long ago. Of tokens only their order is left, and of the fields of single acquisitions only which are
     /// the same.
     pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
-        self.deferred.retain(|deferred| match deferred {
-            // A call that has an end to see asks, whatever it is woken for.
-            Deferred::Wake(waiter) => self
-                .callers
-                .iter()
-                .any(|caller| caller.waiter() == Some(*waiter) && caller.end.is_none()),
-            Deferred::Timer(_)
-            | Deferred::Dropped(..)
-            | Deferred::Forced(..)
-            | Deferred::LoseAll => true,
-        });
         for caller in &mut self.callers {
-            caller.woken &= caller.end.is_none();
+            caller.woken &= !caller.is_over;
         }
         let mut found = Found::default();
         self.visit(&mut found);
@@ -294,10 +263,12 @@ impl State {
             .into_iter()
             .map(|mut deferred| {
                 match &mut deferred {
-                    Deferred::Wake(waiter) => waiter.visit(visitor),
                     Deferred::Dropped(_, op) => op.visit(visitor),
                     Deferred::Forced(_, generation) => generation.visit(visitor),
-                    Deferred::Timer(_) | Deferred::LoseAll => {}
+                    Deferred::Timer(_)
+                    | Deferred::Listens(_)
+                    | Deferred::Hears(_)
+                    | Deferred::LoseAll => {}
                 }
                 deferred
             });
@@ -338,18 +309,9 @@ impl Caller {
         self.guards
             .iter_mut()
             .for_each(|guard| guard.visit(visitor));
-        self.deadline.iter_mut().for_each(|at| visitor.time(at));
         match &mut self.at {
             At::Ready => {}
-            At::Attempting { waiter } => waiter.visit(visitor),
-            At::Queued { waiter, limit } => {
-                waiter.visit(visitor);
-                limit.iter_mut().for_each(|at| visitor.time(at));
-            }
-            At::Listening { waiter, limit } => {
-                waiter.visit(visitor);
-                visitor.time(limit);
-            }
+            At::Calling { waiter } => waiter.visit(visitor),
             At::Extending { hold, .. } | At::Unlocking { hold } => hold.visit(visitor),
             At::Confirming { guard, leased } => {
                 guard.visit(visitor);
@@ -367,9 +329,7 @@ impl Caller {
 
     pub fn waiter(&self) -> Option<WaiterId> {
         match &self.at {
-            At::Queued { waiter, .. }
-            | At::Listening { waiter, .. }
-            | At::Attempting { waiter } => Some(*waiter),
+            At::Calling { waiter } => Some(*waiter),
             At::Ready | At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => None,
         }
     }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use redisson_lock_core::{
-    Admission, Face, OpId, Order, OwnerKey, Permit, ReleaseSend, ReleaseStep, Time, Untaken,
-    WaiterId,
+    Admission, Effects, Face, OpId, Order, OwnerKey, Permit, Rejected, ReleaseSend, ReleaseStep,
+    Then, Time, Untaken, WaiterId, Woken,
 };
 
 use super::coverage::Input;
 use super::read_write::Faces;
 use super::script::{Field, Holder, Script, Told};
-use super::state::{At, End, Sender, State, lease_of};
-use super::{Action, LONGEST, RULES, Verb, World};
+use super::state::{At, Sender, State, lease_of};
+use super::{Action, LONGEST, Verb, World};
 
 impl State {
     pub fn act(&mut self, action: Action, world: &World) {
@@ -35,6 +35,7 @@ impl State {
                 self.lose();
             }
             Action::Apply(deferred) => self.apply(deferred),
+            Action::PauseEnds => self.hears(OwnerKey::QUEUE),
             Action::TimerFires(owner) => self.timer_fires(owner),
             Action::Sends(owner) => self.sends(owner),
             Action::NoRoom(owner) => self.has_no_room(owner),
@@ -129,21 +130,10 @@ impl State {
 
     /// The next instant at which something is due.
     pub fn next_due(&self) -> Option<Time> {
-        let limits = self.callers.iter().filter_map(|caller| match &caller.at {
-            At::Queued { limit, .. } => *limit,
-            // Its pause may be over before.
-            at if self.pauses(at) => None,
-            At::Listening { limit, .. } => Some(*limit),
-            At::Ready
-            | At::Attempting { .. }
-            | At::Unlocking { .. }
-            | At::Confirming { .. }
-            | At::Extending { .. } => None,
-        });
         let lease = self.server.ends();
         let places = self.server.queue.iter().flatten();
         let ends = lease.into_iter().chain(places.map(|place| place.until));
-        let due = self.timers.values().copied().chain(limits).chain(ends);
+        let due = self.timers.values().copied().chain(ends);
         due.filter(|at| *at > self.now).min()
     }
 
@@ -151,12 +141,7 @@ impl State {
         let caller = &self.callers[nth];
         match &caller.at {
             At::Ready => caller.next < world.callers[nth].1.len(),
-            At::Queued { limit, .. } => {
-                caller.woken || limit.is_some_and(|limit| limit <= self.now)
-            }
-            at if self.pauses(at) => true,
-            At::Listening { limit, .. } => caller.woken || caller.received || *limit <= self.now,
-            At::Attempting { .. } => caller.woken || caller.end.is_some(),
+            At::Calling { .. } => caller.woken || caller.is_over,
             At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => false,
         }
     }
@@ -178,33 +163,9 @@ impl State {
                 Some(verb) => self.call(nth, verb),
                 None => {}
             },
-            At::Queued { .. } => self.admit(nth),
-            At::Attempting { waiter } => match self.callers[nth].end.take() {
-                Some(end) => {
-                    self.callers[nth].woken = false;
-                    self.sees(nth, waiter, end);
-                }
-                None => self.admit(nth),
-            },
-            At::Listening { waiter, limit } => {
-                let woken = std::mem::take(&mut self.callers[nth].woken);
-                let reason = woken && self.core.has_reason_to_retry(waiter);
-                let over = limit <= self.now || !self.kind.announces;
-                if reason || self.callers[nth].received || over {
-                    if self.gives_up(nth) {
-                        return self.leave(nth);
-                    }
-                    self.admit(nth);
-                }
-            }
+            At::Calling { waiter } => self.poll(nth, waiter),
             At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => {}
         }
-    }
-
-    /// Its deadline has come.
-    fn gives_up(&self, nth: usize) -> bool {
-        let deadline = self.callers[nth].deadline;
-        deadline.is_some_and(|deadline| deadline <= self.now)
     }
 
     /// A call that wants the lock.
@@ -216,61 +177,73 @@ impl State {
             Order::First | Order::Immediate => Input::JoinsImmediately,
             Order::Queued => Input::JoinsQueue,
         };
-        let waiter = self.step(owner, input, |core, now, _| {
-            core.enqueue(now, owner, order, terms)
-        });
-        let limit = None;
-        let caller = &mut self.callers[nth];
-        caller.deadline = (verb == Verb::LockWithin).then(|| self.now + PATIENCE);
-        caller.at = At::Queued { waiter, limit };
-        self.admit(nth);
+        let deadline = (verb == Verb::LockWithin).then(|| self.now + PATIENCE);
+        let waiter = self.core.enqueue(owner, order, terms, deadline);
+        self.callers[nth].at = At::Calling { waiter };
+        self.step(owner, input, |_, _, out| out.wake(waiter));
     }
 
-    /// A waiter asks what it may do.
-    pub(super) fn admit(&mut self, nth: usize) {
-        let caller = &mut self.callers[nth];
-        caller.woken = false;
-        let (owner, Some(waiter)) = (caller.owner, caller.waiter()) else {
-            return;
-        };
-        let too_late = |state: &Self, since: Time| since + RULES.command_timeout <= state.now;
+    /// The future of a call is polled.
+    fn poll(&mut self, nth: usize, waiter: WaiterId) {
+        if self.callers[nth].is_over {
+            return self.leave(nth);
+        }
+        self.callers[nth].woken = false;
+        if self.core.is_granted(waiter) {
+            match self.claims(nth, waiter) {
+                Err(Rejected::GivenBack) => {}
+                claimed => {
+                    self.leave(nth);
+                    return self.waits_for_replicas(nth, claimed.unwrap_or_default());
+                }
+            }
+        }
+        let rows = self.rows();
+        self.run_step(&rows, |core, now, out| core.poll(now, waiter, out));
+    }
+
+    /// Calls that a step has woken ask, in the same step.
+    pub(super) fn drive(&mut self, effects: &mut Effects) {
+        let mut nth = 0;
+        while let Some(waiter) = effects.woken.get(nth).copied() {
+            nth += 1;
+            let found = self
+                .callers
+                .iter()
+                .position(|caller| caller.waiter() == Some(waiter));
+            let (Some(caller), woken) = (found, self.core.woken(waiter)) else {
+                continue;
+            };
+            let is_over = match woken {
+                Woken::Nothing => continue,
+                Woken::Call => false,
+                Woken::Asks => match self.admit(caller, waiter, effects) {
+                    Ok(Admission::Busy) | Err(_) => true,
+                    Ok(Admission::Granted) => false,
+                    Ok(Admission::Sent | Admission::Queued | Admission::OwnerBusy) => continue,
+                },
+            };
+            self.callers[caller].woken = true;
+            self.callers[caller].is_over |= is_over;
+        }
+    }
+
+    /// A call asks what it may do.
+    fn admit(
+        &mut self,
+        nth: usize,
+        waiter: WaiterId,
+        effects: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        let owner = self.callers[nth].owner;
         let field = self.next_field(owner).text();
         let input = match self.core.order(waiter) {
             Some(Order::First | Order::Immediate) => Input::AsksImmediately,
             Some(Order::Queued) | None => Input::AsksQueued,
         };
-        let admission = self.step(owner, input, |core, now, out| {
-            core.admit(now, waiter, &field, out)
-        });
-        match admission {
-            Ok(Admission::Sent) => {
-                let caller = &mut self.callers[nth];
-                if !matches!(caller.at, At::Attempting { .. }) {
-                    (caller.at, caller.received) = (At::Attempting { waiter }, false);
-                }
-            }
-            Ok(Admission::Granted) => {
-                let unconfirmed = self.claims(nth, waiter);
-                self.leave(nth);
-                self.waits_for_replicas(nth, unconfirmed);
-            }
-            Ok(Admission::Queued { .. } | Admission::OwnerBusy { .. }) if self.gives_up(nth) => {
-                self.leave(nth);
-            }
-            Ok(Admission::Busy) => self.leave(nth),
-            Ok(Admission::Queued { again }) => self.sleep(nth, waiter, again),
-            Ok(Admission::OwnerBusy { since }) if too_late(self, since) => self.leave(nth),
-            Ok(Admission::OwnerBusy { since }) => {
-                self.sleep(nth, waiter, Some(since + RULES.command_timeout));
-            }
-            Err(_) => self.leave(nth),
-        }
-    }
-
-    fn sleep(&mut self, nth: usize, waiter: WaiterId, again: Option<Time>) {
-        let caller = &mut self.callers[nth];
-        let limit = [again, caller.deadline].into_iter().flatten().min();
-        caller.at = At::Queued { waiter, limit };
+        let rows = self.rows();
+        self.note(rows.iter().filter(|(other, _)| *other == owner), input);
+        self.core.admit(self.now, waiter, &field, effects)
     }
 
     /// The call is over.
@@ -283,10 +256,11 @@ impl State {
             });
         }
         let caller = &mut self.callers[nth];
-        (caller.at, caller.deadline, caller.end) = (At::Ready, None, None);
-        (caller.woken, caller.subscribed, caller.received) = (false, false, false);
+        caller.at = At::Ready;
+        (caller.woken, caller.is_over) = (false, false);
         caller.turns_to(Face::Write);
         caller.next += 1;
+        self.unsubscribe();
     }
 
     pub(super) fn send_release_as(&mut self, owner: OwnerKey, op: OpId, may_pass: bool) {
@@ -332,7 +306,7 @@ impl State {
     /// An acquire enters its connection, now or on its long way.
     fn send_acquire(&mut self, permit: Permit) {
         if self.has_ended() {
-            return self.ends_attempt(&permit, Untaken::NotExecuted, End::Failed);
+            return self.ends_attempt(&permit, Untaken::NotExecuted, Then::Ends);
         }
         if self.leaves_a_used_field(&permit, false) {
             return;
@@ -410,12 +384,7 @@ impl State {
                 self.callers[nth].turns_to(Face::Write);
                 return;
             }
-            At::Ready
-            | At::Attempting { .. }
-            | At::Queued { .. }
-            | At::Listening { .. }
-            | At::Unlocking { .. }
-            | At::Extending { .. } => {}
+            At::Ready | At::Calling { .. } | At::Unlocking { .. } | At::Extending { .. } => {}
         }
         self.nobody_waits(Sender::Caller(nth));
         self.leave(nth);

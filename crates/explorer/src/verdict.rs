@@ -7,7 +7,7 @@ use redisson_lock_core::{Face, OwnerKey, Time};
 use super::World;
 use super::read_write::Faces;
 use super::script::{Field, Holder};
-use super::state::{At, State};
+use super::state::{At, Caller, State};
 
 impl State {
     /// What is wrong with this state, if anything is.
@@ -93,10 +93,16 @@ impl State {
         }
     }
 
+    /// A call waits, and no acquire of it is under way.
+    fn sleeps(&self, caller: &Caller) -> bool {
+        let asks = |waiter| self.core.awaits_answer(waiter) || self.core.is_granted(waiter);
+        let waiter = caller.waiter().filter(|_| !caller.is_over);
+        waiter.is_some_and(|waiter| !asks(waiter))
+    }
+
     /// A call waits for what its own owner holds.
     fn waits_for_itself(&self) -> Option<String> {
-        let waits = |at: &At| matches!(at, At::Queued { .. } | At::Listening { .. });
-        let mut callers = self.callers.iter().filter(|caller| waits(&caller.at));
+        let mut callers = self.callers.iter().filter(|caller| self.sleeps(caller));
         let found = callers.find(|caller| {
             let mut faces = self.faces_of(caller.owner);
             faces.any(|face| self.is_certain(face))
@@ -108,10 +114,7 @@ impl State {
     fn sleeping_reader(&self) -> Option<String> {
         let is_read = self.server.faces.as_ref().is_some_and(Faces::is_read);
         let mut callers = self.callers.iter();
-        let asleep = callers.find(|caller| {
-            caller.owner.face == Face::Read
-                && matches!(caller.at, At::Queued { .. } | At::Listening { .. })
-        });
+        let asleep = callers.find(|caller| caller.owner.face == Face::Read && self.sleeps(caller));
         let asleep = asleep.filter(|_| is_read && !self.robbed && !self.has_expired)?;
         Some(format!(
             "a lost wake-up: {:?} sleeps beside readers: {:?}",
@@ -141,12 +144,12 @@ impl State {
     fn is_at_rest(&self, world: &World) -> bool {
         let busy = (0..self.callers.len()).any(|nth| {
             let caller = &self.callers[nth];
-            // A pause may last, and a call that has not begun may never begin.
-            let is_idle = caller.at == At::Ready || self.pauses(&caller.at);
-            matches!(
-                caller.at,
-                At::Attempting { .. } | At::Confirming { .. } | At::Extending { .. }
-            ) || !is_idle && self.can_run(nth, world)
+            // A call that has not begun may never begin.
+            let is_idle = caller.at == At::Ready;
+            let is_asking = |waiter| self.core.awaits_answer(waiter);
+            matches!(caller.at, At::Confirming { .. } | At::Extending { .. })
+                || caller.waiter().is_some_and(is_asking)
+                || !is_idle && self.can_run(nth, world)
         });
         !busy
             && self.outbox.is_empty()
@@ -203,23 +206,18 @@ impl State {
         }
         // Its turn ends, and then the next one comes.
         let free = self.server.is_free() && abandoned.is_none();
-        let asleep = self.callers.iter().find(|caller| match caller.at {
-            At::Queued { .. } => true,
-            At::Listening { .. } => !self.expired && !self.robbed && self.kind.announces,
-            At::Ready
-            | At::Attempting { .. }
-            | At::Unlocking { .. }
-            | At::Confirming { .. }
-            | At::Extending { .. } => false,
+        let listens = |caller: &Caller| {
+            let waiter = caller.waiter();
+            waiter.is_some_and(|waiter| self.core.waits_for_others(waiter))
+        };
+        let asleep = self.callers.iter().find(|caller| {
+            let may_listen = self.expired || self.robbed || !self.kind.announces;
+            self.sleeps(caller) && !(listens(caller) && may_listen)
         });
         let asleep = asleep.filter(|_| free)?;
-        let waits = |at: &At| {
-            // The head sleeps until the lease that it was told of is over.
-            self.expired && matches!(at, At::Listening { .. })
-                || self.pauses(at)
-                || self.stands_back(at)
-        };
-        if self.callers.iter().any(|caller| waits(&caller.at)) {
+        // The head sleeps until the lease that it was told of is over, or its pause, or lets others go first.
+        let waits = (self.expired || !self.kind.announces) && self.callers.iter().any(listens);
+        if waits || !self.kind.announces && self.core.stands_back(self.now) {
             return None;
         }
         let holds = self.callers.iter().any(|caller| !caller.guards.is_empty());

@@ -102,6 +102,8 @@ struct State {
     java: BTreeMap<(String, String), i64>,
     /// Fields whose hold ended without a release: they stay until their lease is over.
     lingering: BTreeSet<(String, String)>,
+    /// When a caller has last given a hold of this field back.
+    released_at: BTreeMap<(String, String), Instant>,
     /// Readers whose keys Java has renewed too, and since when.
     prolonged: BTreeMap<(String, String), Instant>,
     /// When everybody was last polled again after standing still.
@@ -177,6 +179,7 @@ impl Oracle {
             forcing: BTreeMap::new(),
             java: BTreeMap::new(),
             lingering: BTreeSet::new(),
+            released_at: BTreeMap::new(),
             prolonged: BTreeMap::new(),
             moved_at: start,
             closed: Vec::new(),

@@ -1,21 +1,17 @@
 //! What was heard of a channel: a count that those who listen compare.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::base::runtime::isolated;
 use crate::error::Cause;
 
 #[derive(Default)]
 pub(super) struct Signal {
-    /// Counts messages, and everything that may have hidden one.
-    pub(super) version: AtomicU64,
-    /// When the latest of those was counted, a confirmation too. `None`: there was none.
+    /// When the latest message came, or what may have hidden one, a confirmation too. `None`: there was none.
     pub(super) changed_at: Mutex<Option<Instant>>,
     /// The server has confirmed the subscription, and it has not ended since.
     pub(super) is_confirmed: AtomicBool,
@@ -24,7 +20,6 @@ pub(super) struct Signal {
     pub(super) refused: OnceLock<Cause>,
     /// Why the server has not confirmed it, by its last refusal.
     pub(super) problem: Mutex<Option<Box<Cause>>>,
-    pub(super) notify: Notify,
     /// Several locks may have one channel: `a` and `{a}`.
     pub(super) observers: Mutex<SmallVec<[Observer; 1]>>,
 }
@@ -40,9 +35,8 @@ pub(crate) trait ChannelObserver: Send + Sync {
 
 impl Signal {
     pub(super) fn bump(&self) {
-        // First: who still sees the old version is woken by the new one.
+        // First: who looks at it before is told below.
         *self.changed_at.lock() = Some(Instant::now());
-        self.version.fetch_add(1, Ordering::AcqRel);
         let observers: SmallVec<[_; 1]> = {
             let observers = self.observers.lock();
             let alive = |(observer, next): &Observer| Some((observer.upgrade()?, *next));
@@ -51,7 +45,6 @@ impl Signal {
         for (observer, next) in observers {
             observer.note_change(next);
         }
-        isolated(|| self.notify.notify_waiters());
     }
 
     /// The server has confirmed the subscription. Those who listen attempt again: a message may have been missed before.

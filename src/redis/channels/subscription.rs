@@ -1,11 +1,9 @@
 //! The channels of one who listens.
 
-use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use smallvec::SmallVec;
-use tokio::sync::futures::Notified;
 use tokio::time::Instant;
 
 use super::registry::{ChannelPart, ChannelRequest, ChannelRoute, Channels};
@@ -81,10 +79,6 @@ impl Subscription {
         self.classic.iter().chain(self.sharded.as_deref())
     }
 
-    pub(crate) fn is_of(&self, channel: &str) -> bool {
-        self.each().all(|listener| *listener.part.name == *channel)
-    }
-
     /// Has a lock observe these channels; `next`: the thread id of the owner that their messages are for, if there is exactly
     /// one.
     pub(crate) fn report_to(&self, observer: &Weak<dyn ChannelObserver>, next: Option<i64>) {
@@ -96,24 +90,23 @@ impl Subscription {
         }
     }
 
-    /// Waits until the server has confirmed every channel; `Err` has the server's refusal of one.
-    pub(crate) async fn confirmed(&self) -> Result<(), Box<Cause>> {
-        self.until(|this| {
-            if let Some(cause) = this
-                .each()
-                .find_map(|listener| listener.signal.refused.get())
-            {
-                return Some(Err(Box::new(cause.clone())));
-            }
-            this.each().all(Listener::was_confirmed).then_some(Ok(()))
-        })
-        .await
+    /// Whether the server has confirmed every channel, once at least.
+    pub(crate) fn is_confirmed(&self) -> bool {
+        self.each().all(Listener::was_confirmed)
     }
 
     /// Why it is not confirmed, if the server has said so.
     pub(crate) fn problem(&self) -> Option<Box<Cause>> {
-        let mut silent = self.each().filter(|listener| !listener.was_confirmed());
-        silent.find_map(|listener| listener.signal.problem.lock().clone())
+        let refused = self
+            .each()
+            .find_map(|listener| listener.signal.refused.get());
+        let problem = || {
+            let mut silent = self.each().filter(|listener| !listener.was_confirmed());
+            silent.find_map(|listener| listener.signal.problem.lock().clone())
+        };
+        refused
+            .map(|cause| Box::new(cause.clone()))
+            .or_else(problem)
     }
 
     /// Whether the server refused a channel, possibly on a later connection: not every message will
@@ -123,70 +116,14 @@ impl Subscription {
             .any(|listener| listener.signal.refused.get().is_some())
     }
 
-    /// The version so far. Read before an attempt, it shows whether the attempt's reply is stale.
-    pub(crate) fn version(&self) -> u64 {
-        let version = |listener: &Listener| listener.signal.version.load(Ordering::Acquire);
-        self.each().map(version).sum()
-    }
-
-    /// The version, if every channel was confirmed before that instant and has heard nothing since: an answer to what was
-    /// sent then is not out of date.
-    pub(crate) fn unchanged_since(&self, sent_at: Instant) -> Option<u64> {
-        // First: what changes from here on makes another version, whatever is found below.
-        let version = self.version();
+    /// Whether every channel was confirmed before that instant and has heard nothing since: an answer to what was sent then is
+    /// not out of date.
+    pub(crate) fn is_unchanged_since(&self, sent_at: Instant) -> bool {
         let is_unchanged = |listener: &Listener| {
             let changed_at = *listener.signal.changed_at.lock();
             listener.is_confirmed() && changed_at.is_some_and(|at| at < sent_at)
         };
-        (!self.is_refused() && self.each().all(is_unchanged)).then_some(version)
-    }
-
-    /// Waits until the version differs from `before`.
-    pub(crate) async fn changed_since(&self, before: u64) {
-        let (Some(listener), None) = (&self.classic, &self.sharded) else {
-            let is_new = |this: &Self| (this.version() != before).then_some(());
-            return Box::pin(self.until(is_new)).await;
-        };
-        // As in `until`, in less room: those who wait outside of a cluster keep it.
-        loop {
-            let mut notified = pin!(listener.signal.notify.notified());
-            notified.as_mut().enable();
-            if listener.signal.version.load(Ordering::Acquire) != before {
-                return;
-            }
-            notified.await;
-        }
-    }
-
-    /// Waits until there is an answer.
-    async fn until<T>(&self, answer: impl Fn(&Self) -> Option<T>) -> T {
-        loop {
-            let parts = (self.classic.as_ref(), self.sharded.as_deref());
-            let mut classic = pin!(parts.0.map(|listener| listener.signal.notify.notified()));
-            let mut sharded = pin!(parts.1.map(|listener| listener.signal.notify.notified()));
-            // Registered before the check, so that nothing is missed in between.
-            for part in [&mut classic, &mut sharded] {
-                if let Some(part) = part.as_mut().as_pin_mut() {
-                    part.enable();
-                }
-            }
-            if let Some(answer) = answer(self) {
-                return answer;
-            }
-            tokio::select! {
-                biased;
-                () = ready(classic) => {}
-                () = ready(sharded) => {}
-            }
-        }
-    }
-}
-
-/// Never, if there is nothing to wait for.
-async fn ready(notified: Pin<&mut Option<Notified<'_>>>) {
-    match notified.as_pin_mut() {
-        Some(notified) => notified.await,
-        None => std::future::pending().await,
+        !self.is_refused() && self.each().all(is_unchanged)
     }
 }
 

@@ -13,6 +13,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use smallvec::SmallVec;
 use tokio::io::AsyncWrite as _;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -20,12 +21,12 @@ use tokio_util::io::poll_read_buf;
 
 use super::answers::Answer;
 use super::failed::HUNG_UP;
-use super::pushes::PushReceiver;
+use super::pushes::{PushReceiver, is_message};
 use super::replies::{Arrived, Replies};
 use super::requests::{AnswerCallback, Answers, Awaited, Command, Encoded, Requests};
 use super::stream::failed;
 use crate::base::runtime::isolated;
-use crate::redis::transport::{ByteStream, ConnectionError};
+use crate::redis::transport::{ByteStream, ConnectionError, Reply};
 
 /// The state that the callers of a connection share with its tasks.
 #[derive(Default)]
@@ -202,7 +203,9 @@ impl DriverShared {
     /// arrives later.
     pub(super) fn complete(&self, replies: &mut Replies) -> Result<(), ConnectionError> {
         let answering = Answering::begin(self);
-        let completed = self.complete_all(replies);
+        let mut messages = SmallVec::new();
+        let completed = self.complete_all(replies, &mut messages);
+        self.pass_on(&mut messages);
         drop(answering);
         completed?;
         let requests = self.requests.lock();
@@ -212,7 +215,18 @@ impl DriverShared {
         Ok(())
     }
 
-    fn complete_all(&self, replies: &mut Replies) -> Result<(), ConnectionError> {
+    /// A message is passed on after the reports that follow it: they are older than what it has sent.
+    fn pass_on(&self, messages: &mut SmallVec<[Reply; 1]>) {
+        for message in messages.drain(..) {
+            isolated(|| _ = self.pushes.get().map(|pushes| pushes.read(message)));
+        }
+    }
+
+    fn complete_all(
+        &self,
+        replies: &mut Replies,
+        messages: &mut SmallVec<[Reply; 1]>,
+    ) -> Result<(), ConnectionError> {
         let pushes = self.pushes.get();
         let mut answering = None;
         while let Some(arrived) = replies.next()? {
@@ -228,6 +242,7 @@ impl DriverShared {
                         Some(pushes) => answer.map(|reply| pushes.unwrapped(reply)),
                         None => answer,
                     };
+                    self.pass_on(messages);
                     answering.get_or_insert_with(|| self.answering.lock());
                     let awaited = self.requests.lock().next_awaited(&answer)?;
                     self.answer(awaited, answer)?;
@@ -237,6 +252,7 @@ impl DriverShared {
             let confirmed = self.requests.lock().next_confirmed(&push);
             match confirmed {
                 Some(awaited) => self.answer(awaited, Ok(push))?,
+                None if is_message(&push) => messages.push(push),
                 None => isolated(|| pushes.read(push)),
             }
         }

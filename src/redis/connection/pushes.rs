@@ -65,6 +65,11 @@ fn kind(push: &Reply) -> Option<&str> {
     }
 }
 
+/// Whether this is a message on a channel.
+pub(super) fn is_message(push: &Reply) -> bool {
+    matches!(kind(push), Some("message" | "smessage"))
+}
+
 fn is_pong(items: &[Reply]) -> bool {
     matches!(items, [Reply::Text(kind), _] if kind == "pong")
 }

@@ -1,13 +1,18 @@
-//! Calls that want a lock: they join, ask and leave, and hear how their acquires ended.
+//! Calls that want a lock: they join, go on by themselves, claim what was granted to them, and leave.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redisson_lock_core::{
-    Admission, Claimed, Effects, LockCore, OpId, Order, OwnerKey, Permit, Rejected, Terms, Time,
-    Untaken, WaiterId,
+    Admission, Claimed, Effects, LockCore, OpId, OwnerKey, Permit, Rejected, Taking, Terms, Then,
+    Time, Untaken, WaiterId, Woken,
 };
+use tokio::time::Instant;
 
-use super::{AttemptEnd, CallCells, CallFinds, Entry, Facts, HoldCells, WaitingCall};
+use super::attempts::{CallEnd, CallFinds, WaitingCall};
+use super::{Deferred, Entry, Facts, HoldCells};
+use crate::names::owner::next_own_id;
+use crate::names::wire;
 use crate::state::hold_status::HoldStatus;
 
 impl Facts {
@@ -24,19 +29,39 @@ impl Facts {
     }
 }
 
+/// What a call does whose acquire has brought no lock.
+pub(crate) enum AfterAttempt {
+    /// It waits for up to this time, unless it hears of the lock before.
+    Waits(Duration),
+    AsksAgain,
+    /// The outer hold is gone: the core says why.
+    Lost,
+    Ends(CallEnd),
+}
+
 impl Entry {
-    /// Joins the queue.
-    pub(crate) fn enqueue(
+    /// Joins the queue, and asks.
+    pub(crate) fn register(self: &Arc<Self>, call: &Arc<WaitingCall>, terms: Terms) -> WaiterId {
+        let deadline = call.deadline.map(|at| self.shared().clock.time(at));
+        self.step_with(|state, now, out| {
+            let id = state.core.enqueue(call.key(), call.order, terms, deadline);
+            state.calls.insert(id, Arc::clone(call));
+            let admission = self.admit(&mut state.core, now, (id, call), out);
+            // It is about to be polled.
+            _ = call.goes_on(admission, self.shared().clock.instant(now));
+            id
+        })
+    }
+
+    /// Joins the queue without asking for the lock.
+    pub(crate) fn register_place(
         self: &Arc<Self>,
-        owner: OwnerKey,
-        order: Order,
-        terms: Terms,
         call: &Arc<WaitingCall>,
+        terms: Terms,
     ) -> WaiterId {
-        let (call, end) = (Arc::clone(call), None);
-        self.step_with(|state, now, _| {
-            let id = state.core.enqueue(now, owner, order, terms);
-            state.calls.insert(id, CallCells { call, end });
+        self.step_with(|state, _, _| {
+            let id = state.core.enqueue_place(call.key(), terms);
+            state.calls.insert(id, Arc::clone(call));
             id
         })
     }
@@ -49,73 +74,154 @@ impl Entry {
         // What it leaves behind is dropped when the mutex is free.
         let _left = self.step_with(|state, now, out| {
             state.core.leave(now, id, out);
-            state.calls.remove(&id)
+            let call = state.calls.remove(&id)?;
+            let unused = state.take_unused(self, call.key());
+            Some((call, unused))
         });
     }
 
-    /// A call asks: it gets the lock that was granted to it, and has left the queue then; or how its acquire ended, or what it
-    /// may do. The status of a hold is there before anything can end it.
-    pub(crate) fn ask(
+    /// A call is polled, because it was woken or not: it gets the lock that was granted to it, and has left the queue then; or how
+    /// it has ended. The status of a hold is there before anything can end it.
+    pub(crate) fn poll(
         self: &Arc<Self>,
-        id: WaiterId,
-        admit: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<Admission, Rejected>,
+        (id, call): (WaiterId, &WaitingCall),
+        is_woken: bool,
     ) -> Result<CallFinds, Rejected> {
-        self.step_with(|state, now, out| {
+        if let Some(end) = call.take_end() {
+            return Ok(CallFinds::Ended(end));
+        }
+        if !is_woken {
+            // What there is for it by now has woken it, or will.
+            let is_asking = self.peek(|core| core.awaits_answer(id) || core.is_granted(id));
+            return Ok(CallFinds::Nothing { is_asking });
+        }
+        let (finds, _unused) = self.step_with(|state, now, out| {
             if state.core.is_granted(id) {
                 match state.core.claim(now, id, out) {
-                    Ok(claimed) => return Ok(state.begin_hold(id, claimed)),
+                    Ok(claimed) => {
+                        let hold = state.begin_hold(id, claimed);
+                        return (Ok(hold), state.take_unused(self, call.key()));
+                    }
                     // In this very step: it asks again.
                     Err(Rejected::GivenBack) => {}
-                    Err(rejected) => return Err(rejected),
+                    Err(rejected) => return (Err(rejected), None),
                 }
             }
-            let cells = state.calls.get_mut(&id);
-            match cells.and_then(|cells| cells.end.take()) {
-                Some(end) => {
-                    _ = state.core.poll_turn(now, id, out);
-                    Ok(CallFinds::Ended(*end))
-                }
-                None => admit(&mut state.core, now, out).map(CallFinds::Admission),
-            }
-        })
+            state.core.poll(now, id, out);
+            let is_asking = state.core.awaits_answer(id);
+            (Ok(CallFinds::Nothing { is_asking }), None)
+        });
+        finds
     }
 
-    /// An acquire has ended without the lock. Its call finds how, unless it has left.
+    /// A call makes another attempt.
+    pub(crate) fn ask_again(self: &Arc<Self>, id: WaiterId) {
+        self.step(|core, now, out| core.poll(now, id, out));
+    }
+
+    /// Calls that a step has woken ask, in the same step.
+    pub(super) fn drive(self: &Arc<Self>, state: &mut Facts, now: Time, deferred: &mut Deferred) {
+        let mut asked = 0;
+        let out = &mut deferred.effects;
+        while !out.woken.is_empty() {
+            for id in std::mem::take(&mut out.woken) {
+                let Some(call) = state.calls.get(&id).map(Arc::clone) else {
+                    continue;
+                };
+                match state.core.woken(id) {
+                    Woken::Nothing => {}
+                    Woken::Call => deferred.woken.push(call),
+                    // The others go on in another step.
+                    Woken::Asks if asked == ASKED_MAX => deferred.left.push(id),
+                    Woken::Asks => {
+                        asked += 1;
+                        let admission = self.admit(&mut state.core, now, (id, &call), out);
+                        if call.goes_on(admission, self.shared().clock.instant(now)) {
+                            continue;
+                        }
+                        deferred.woken.push(call);
+                    }
+                }
+            }
+        }
+    }
+
+    fn admit(
+        &self,
+        core: &mut LockCore,
+        now: Time,
+        (id, call): (WaiterId, &WaitingCall),
+        out: &mut Effects,
+    ) -> Result<Admission, Rejected> {
+        // Before the field is chosen: one that was used before a later reconnect counts as older than that.
+        let reconnects = self.route().unfenced();
+        let field = self.next_field(call);
+        if self.name.kind().has_queue() {
+            return core.admit_to_place(now, (id, call.key()), &field, reconnects, out);
+        }
+        core.admit(now, id, &field, out)
+    }
+
+    /// The field under which a hold of the owner of this call would appear in Redis.
+    ///
+    /// After a reconnect without a fence a late send of an earlier hold may still be executed, so every
+    /// hold begun since then has a field of its own. A kind whose acquisitions have a value each has a new one whenever a
+    /// call asks: an earlier one may still be released in the background.
+    fn next_field(&self, call: &WaitingCall) -> Arc<str> {
+        if self.name.kind().has_value_per_hold() || self.route().unfenced() > 0 {
+            wire::field(&self.shared().client_id, next_own_id())
+        } else {
+            Arc::clone(call.owner.field())
+        }
+    }
+
+    /// An acquire has ended without the lock.
     pub(crate) fn end_attempt(
         self: &Arc<Self>,
         permit: &Permit,
         untaken: Untaken,
-        end: impl FnOnce(Rejected) -> AttemptEnd,
+        after: impl FnOnce() -> AfterAttempt,
     ) {
-        // What nobody finds is dropped when the mutex is free.
-        let _unseen = self.step_with(|state, now, out| {
+        self.step_and_wake(|state, now, out| {
             if !state.core.is_attempting(permit) {
                 return None;
             }
-            let rejected = state.core.untaken(now, permit, untaken, out);
-            let end = Box::new(end(rejected));
-            match state.calls.get_mut(&permit.waiter) {
-                Some(cells) => {
-                    out.wake(permit.waiter);
-                    cells.end.replace(end)
+            let waiter = permit.waiter;
+            let (then, end) = match after() {
+                AfterAttempt::Waits(time) => {
+                    let subscribed = state.listens_for(self, permit.owner);
+                    let until = now + time;
+                    (Then::Waits { until, subscribed }, None)
                 }
-                None => Some(end),
+                AfterAttempt::AsksAgain => (Then::AsksAgain, None),
+                AfterAttempt::Lost => (Then::Ends, None),
+                AfterAttempt::Ends(end) => (Then::Ends, Some(end)),
+            };
+            let rejected = state.core.untaken(now, permit, (untaken, then), out);
+            let call = state.calls.get(&waiter)?;
+            match then {
+                Then::Ends => call.ends(end.unwrap_or(CallEnd::Rejected(rejected))),
+                // It has to see to it that it does not wait for too long.
+                Then::Waits { .. } if call.sleeps_without_timer() => {}
+                Then::Waits { .. } | Then::AsksAgain => return None,
             }
+            Some(Arc::clone(call))
         });
     }
 
-    /// A step by which the lock is granted to a call, unless it returns what its call finds instead.
+    /// An acquire was answered: the server has given the lock to its owner.
     pub(crate) fn take(
         self: &Arc<Self>,
         permit: &Permit,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Option<AttemptEnd>,
+        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Taking,
     ) {
-        let _unseen = self.step_with(|state, now, out| {
-            let end = run(&mut state.core, now, out).map(Box::new)?;
-            match state.calls.get_mut(&permit.waiter) {
-                Some(cells) => cells.end.replace(end),
-                None => Some(end),
+        self.step_and_wake(|state, now, out| {
+            if run(&mut state.core, now, out) != Taking::TooLate {
+                return None;
             }
+            let call = state.calls.get(&permit.waiter)?;
+            call.ends(CallEnd::Rejected(Rejected::TooLate));
+            Some(Arc::clone(call))
         });
     }
 
@@ -123,7 +229,30 @@ impl Entry {
     pub(crate) fn says(&self, owner: OwnerKey, op: OpId) -> Option<(Permit, Arc<WaitingCall>)> {
         let state = self.state.lock();
         let permit = state.core.acquire_says(owner, op)?;
-        let call = Arc::clone(&state.calls.get(&permit.waiter)?.call);
+        let call = Arc::clone(state.calls.get(&permit.waiter)?);
         Some((permit, call))
     }
 }
+
+impl WaitingCall {
+    /// Whether a call that asks is not to be woken now.
+    fn goes_on(&self, admission: Result<Admission, Rejected>, now: Instant) -> bool {
+        match admission {
+            Ok(Admission::Sent) => self.asks(now),
+            Ok(Admission::Queued | Admission::OwnerBusy) => {}
+            Ok(Admission::Granted) => return false,
+            Ok(Admission::Busy) => {
+                self.ends(CallEnd::Queued);
+                return false;
+            }
+            Err(rejected) => {
+                self.ends(CallEnd::Rejected(rejected));
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// How many calls ask at most while the mutex is held. All readers of a lock may go on together.
+const ASKED_MAX: usize = 100;

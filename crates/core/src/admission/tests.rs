@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::LossReason;
 use crate::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::{
-    Admission, Effects, Event, Life, LockCore, Order, Rejected, RenewOutcome, RenewalAsk, Rules,
-    Terms, Time, Total, Untaken, WaiterId,
+    Admission, Effects, Event, Life, LockCore, Order, OwnerKey, Rejected, RenewOutcome, RenewalAsk,
+    Rules, Terms, Time, Total, Untaken, WaiterId, Woken,
 };
 
 const FIXED: Terms = Terms {
@@ -25,20 +25,40 @@ impl Fixture {
         self.step(LockCore::tick);
     }
 
+    /// Others come first. When it asks again, if nothing happens before.
     fn queued(&mut self, waiter: WaiterId) -> Option<Time> {
-        match self.admit(waiter) {
-            Admission::Queued { again } => again,
-            other => panic!("not queued: {other:?}"),
-        }
+        assert_eq!(self.admit(waiter), Admission::Queued);
+        self.core.queue.get(waiter).expect("it waits").due
     }
 
-    fn rejected(&mut self, waiter: WaiterId) -> Rejected {
+    /// It waits for an operation of its owner, for up to this time.
+    fn waits_behind(&mut self, waiter: WaiterId, time: Duration) {
+        assert_eq!(self.admit(waiter), Admission::OwnerBusy);
+        let due = self.core.queue.get(waiter).expect("it waits").due;
+        assert_eq!(due, Some(self.now + time));
+        let timer = self.core.timer(OwnerKey::QUEUE);
+        assert!(timer.is_some_and(|at| Some(at) <= due), "{timer:?}");
+    }
+
+    fn queue_timer_fires(&mut self) {
+        self.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    }
+
+    /// Its owner has had no answer until now.
+    fn has_no_answer(&mut self, waiter: WaiterId) {
+        assert_eq!(self.core.woken(waiter), Woken::Asks);
+        assert_eq!(self.rejected(waiter), Rejected::NoAnswer);
+        assert!(self.core.queue.get(waiter).is_none(), "it is over");
+    }
+
+    pub(crate) fn rejected(&mut self, waiter: WaiterId) -> Rejected {
         let field: Arc<str> = "f".into();
         self.step(|core, now, out| core.admit(now, waiter, &field, out))
             .expect_err("rejected")
     }
 
-    fn retries(&self, waiter: WaiterId) -> bool {
+    /// Whether a call that waits for another process has a reason to attempt again.
+    pub(crate) fn retries(&self, waiter: WaiterId) -> bool {
         self.core.has_reason_to_retry(waiter)
     }
 }
@@ -77,8 +97,9 @@ fn the_life_of_the_client_is_looked_at_by_every_call() {
         let waiter = fixture.call(A, Order::Queued);
         fixture.step(|core, now, out| core.set_life(now, life, out));
         assert_eq!(fixture.out.woken[..], [waiter]);
-        assert!(fixture.retries(waiter));
+        assert!(fixture.is_woken_to_ask(waiter) && fixture.retries(waiter));
         assert_eq!(fixture.rejected(waiter), expected);
+        assert_eq!(fixture.core.counts().waiting, 0, "it has left");
     }
 }
 
@@ -176,12 +197,15 @@ fn an_immediate_attempt_does_not_overtake_other_owners() {
 }
 
 #[test]
-fn a_head_that_does_not_come_is_passed_over_by_immediate_attempts_too() {
-    let (mut fixture, _) = freed_before_its_head();
+fn a_place_whose_turn_is_not_taken_is_passed_over_by_immediate_attempts_too() {
+    let mut fixture = Fixture::new();
+    let place = fixture.place(B);
+    assert!(fixture.polls_turn(place));
     let stranger = fixture.call(C, Order::Immediate);
     assert_eq!(fixture.admit(stranger), Admission::Busy);
-    fixture.step(|core, now, out| core.leave(now, stranger, out));
+    assert_eq!(fixture.core.counts().waiting, 1, "it is over");
     fixture.now = fixture.now + RULES.command_timeout;
+    fixture.queue_timer_fires();
     let stranger = fixture.call(C, Order::Immediate);
     fixture.permit(stranger);
 }
@@ -197,8 +221,7 @@ fn a_reentry_never_lets_anybody_go_first() {
         let waiter = fixture.call(A, order);
         let permit = fixture.permit(waiter);
         assert_eq!(permit.target, 3);
-        fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
-        fixture.step(|core, now, out| core.leave(now, waiter, out));
+        fixture.untaken(&permit, Untaken::NotExecuted);
     }
     fixture.unlock(A, inner);
 }
@@ -208,38 +231,83 @@ fn behind_its_own_operation_a_call_waits_for_a_command_timeout() {
     let mut fixture = Fixture::new();
     let first = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(first);
-    let others = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
+    let others = [Order::Queued, Order::Immediate].map(|order| fixture.call(A, order));
     for waiter in others {
-        let since = fixture.now;
-        assert_eq!(fixture.admit(waiter), Admission::OwnerBusy { since });
+        fixture.waits_behind(waiter, RULES.command_timeout);
     }
-    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
-    fixture.step(|core, now, out| core.leave(now, first, out));
-    // The first is not polled: the second waits for it no longer than for a command, and has its turn.
-    let since = fixture.now;
-    assert_eq!(fixture.admit(others[1]), Admission::OwnerBusy { since });
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.permit(others[1]);
+    fixture.queue_timer_fires();
+    assert_eq!(fixture.out.woken[..], others);
+    for waiter in others {
+        fixture.has_no_answer(waiter);
+    }
+    assert!(fixture.core.is_attempting(&permit), "it is waited for");
 }
 
-/// However long the operation took that has ended.
+/// Each of those before it may take as long.
 #[test]
-fn behind_a_call_of_its_own_that_may_go_on_it_waits_for_a_command_timeout_too() {
+fn behind_another_call_of_its_own_that_may_go_on_it_waits_for_a_command_timeout_too() {
     let mut fixture = Fixture::new();
-    fixture.lock(A);
     let first = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(first);
     let others = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
     for waiter in others {
-        assert!(matches!(fixture.admit(waiter), Admission::OwnerBusy { .. }));
+        fixture.waits_behind(waiter, RULES.command_timeout);
+    }
+    fixture.now = fixture.now + RULES.command_timeout / 2;
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    assert!(fixture.is_woken_to_ask(others[0]), "{:?}", fixture.out);
+    let permit = fixture.permit(others[0]);
+    fixture.now = fixture.now + RULES.command_timeout / 2;
+    fixture.queue_timer_fires();
+    assert_eq!(fixture.out.woken[..], [others[1]]);
+    fixture.waits_behind(others[1], RULES.command_timeout / 2);
+    fixture.now = fixture.now + RULES.command_timeout / 2;
+    fixture.queue_timer_fires();
+    assert_eq!(fixture.out.woken[..], [others[1]]);
+    fixture.has_no_answer(others[1]);
+    assert!(fixture.core.is_attempting(&permit));
+}
+
+/// However long the operation took that has ended.
+#[test]
+fn an_operation_that_ends_at_the_last_moment_fails_no_call_behind_it() {
+    let mut fixture = Fixture::new();
+    let first = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(first);
+    let others = [Order::Queued, Order::Queued].map(|order| fixture.call(A, order));
+    for waiter in others {
+        fixture.waits_behind(waiter, RULES.command_timeout);
     }
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
-    fixture.step(|core, now, out| core.leave(now, first, out));
-    let since = fixture.now;
-    assert_eq!(fixture.admit(others[1]), Admission::OwnerBusy { since });
-    fixture.now = fixture.now + RULES.command_timeout;
-    fixture.permit(others[1]);
+    fixture.untaken(&permit, Untaken::NotExecuted);
+    for waiter in others {
+        assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
+    }
+    fixture.permit(others[0]);
+    fixture.waits_behind(others[1], RULES.command_timeout);
+}
+
+/// One that joined before it began to wait for its owner later, so its time is not over.
+#[test]
+fn an_operation_that_ends_at_the_last_moment_fails_no_call_that_has_waited_for_longest() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(B);
+    let head = fixture.call(A, Order::Queued);
+    assert_eq!(fixture.queued(head), None);
+    let attempt = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(attempt);
+    let last = fixture.call(A, Order::Queued);
+    fixture.waits_behind(last, RULES.command_timeout);
+    fixture.now = fixture.now + RULES.command_timeout / 2;
+    let unlock = fixture.unlock(B, hold);
+    fixture.unlocked(&unlock, 0, None).expect("released");
+    fixture.waits_behind(head, RULES.command_timeout);
+    fixture.now = fixture.now + RULES.command_timeout / 2;
+    fixture.untaken(&permit, Untaken::Busy);
+    assert_eq!(fixture.out.woken[..2], [last, head], "in this order");
+    assert_eq!(fixture.admit(last), Admission::OwnerBusy);
+    fixture.permit(head);
 }
 
 #[test]
@@ -251,15 +319,34 @@ fn behind_a_release_it_waits_for_a_command_timeout_from_its_beginning_and_from_i
     fixture.now = fixture.now + RULES.command_timeout;
     let release = fixture.drop_hold(A, inner);
     for waiter in calls {
-        let since = fixture.now;
-        assert_eq!(fixture.admit(waiter), Admission::OwnerBusy { since });
+        fixture.waits_behind(waiter, RULES.command_timeout);
     }
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.step(|core, now, out| core.release_gone(now, A, release, out));
-    let since = fixture.now;
-    assert_eq!(fixture.admit(calls[1]), Admission::OwnerBusy { since });
+    fixture.waits_behind(calls[1], RULES.command_timeout);
+    fixture.permit(calls[0]);
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.permit(calls[1]);
+    fixture.queue_timer_fires();
+    assert_eq!(fixture.out.woken[..], [calls[1]]);
+    fixture.has_no_answer(calls[1]);
+}
+
+/// The time of the others goes on.
+#[test]
+fn the_end_of_a_call_behind_its_owner_lets_the_next_one_go_on() {
+    let mut fixture = Fixture::new();
+    fixture.lock(B);
+    let first = fixture.call(A, Order::Immediate);
+    let permit = fixture.permit(first);
+    let others = [Order::Immediate, Order::Queued].map(|order| fixture.call(A, order));
+    for waiter in others {
+        fixture.waits_behind(waiter, RULES.command_timeout);
+    }
+    fixture.untaken(&permit, Untaken::Busy);
+    assert!(fixture.is_woken_to_ask(others[0]), "{:?}", fixture.out);
+    fixture.leaves(others[0]);
+    assert!(fixture.is_woken_to_ask(others[1]), "{:?}", fixture.out);
+    assert_eq!(fixture.queued(others[1]), None);
 }
 
 #[test]
@@ -280,7 +367,7 @@ fn an_attempt_whose_outer_hold_was_dropped_does() {
     fixture.step(|core, now, out| core.drop_hold(now, A, hold, out));
     let head = fixture.call(B, Order::Queued);
     assert_eq!(fixture.queued(head), None);
-    fixture.step(|core, now, out| core.untaken(now, &permit, Untaken::NotExecuted, out));
+    fixture.untaken(&permit, Untaken::NotExecuted);
     assert_eq!(fixture.out.sends.len(), 1, "the drop is still to be said");
 }
 
@@ -314,8 +401,8 @@ fn a_waiter_has_reason_to_retry_when_its_turn_has_come() {
     let unlock = fixture.unlock(A, hold);
     fixture.unlocked(&unlock, 0, None).expect("released");
     assert!(fixture.retries(head) && !fixture.retries(second));
-    fixture.step(|core, now, out| core.leave(now, second, out));
-    assert!(fixture.retries(second), "it has left");
+    fixture.leaves(second);
+    assert_eq!(fixture.core.woken(second), Woken::Nothing, "it has left");
 }
 
 #[test]

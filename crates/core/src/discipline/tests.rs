@@ -1,5 +1,6 @@
 //! Fair locks: what becomes of an owner's place in the server's queue.
 
+mod places;
 mod read_write;
 
 use std::time::Duration;
@@ -8,7 +9,7 @@ use crate::LossReason;
 use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::{
     Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, Terms, ThreadId, Untaken, WaiterId,
+    ReleaseSend, ReleaseStep, Terms, Then, ThreadId, Untaken, WaiterId, Woken,
 };
 
 impl Fixture {
@@ -17,14 +18,6 @@ impl Fixture {
             core: LockCore::new(Discipline::Fair, RULES, Life::Open),
             ..Self::new()
         }
-    }
-
-    fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
-        self.step(|core, now, out| core.untaken(now, permit, outcome, out));
-    }
-
-    fn leaves(&mut self, waiter: WaiterId) {
-        self.step(|core, now, out| core.leave(now, waiter, out));
     }
 
     /// How often a connection was replaced without a fence, as each call of the owner reports it.
@@ -43,7 +36,6 @@ impl Fixture {
         assert!(permit.queues_up);
         self.untaken(&permit, Untaken::Busy);
         assert!(self.has_place(owner));
-        self.step(|core, now, out| core.poll_turn(now, waiter, out));
         waiter
     }
 
@@ -137,6 +129,7 @@ fn an_attempt_that_was_not_executed_leaves_the_place_as_it_was() {
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::NotExecuted);
     assert!(!fixture.has_place(A));
+    fixture.asks_when_polled(waiter);
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     let permit = fixture.permit(waiter);
@@ -166,7 +159,7 @@ fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconn
         let job = fixture.job();
         let field = "another".into();
         let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
-        assert!(matches!(admission, Ok(Admission::OwnerBusy { .. })));
+        assert_eq!(admission, Ok(Admission::OwnerBusy));
         assert_eq!(fixture.sends(A, job), (0, true));
         match is_answered {
             true => fixture.release_is_answered(A, job, GONE),
@@ -228,6 +221,7 @@ fn a_release_for_an_attempt_without_an_answer_keeps_the_place_of_a_call_that_que
     fixture.release_is_answered(A, job, GONE);
     assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
     assert!(fixture.has_place(A));
+    fixture.asks_when_polled(waiter);
     fixture.permit(waiter);
 }
 
@@ -246,10 +240,9 @@ fn an_owner_that_has_the_lock_has_no_place() {
 #[test]
 fn an_owner_that_had_the_lock_has_no_place() {
     let mut fixture = Fixture::fair();
-    // Over before the attempt counts as one that is not polled.
     let lease = RULES.command_timeout;
     let terms = Terms { lease, ..TERMS };
-    let waiter = fixture.step(|core, now, _| core.enqueue(now, A, Order::Queued, terms));
+    let waiter = fixture.call_with(A, Order::Queued, terms);
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     let permit = fixture.permit(waiter);
@@ -304,7 +297,7 @@ fn the_place_of_an_owner_stays_while_one_of_its_calls_queues() {
     let job = fixture.job();
     // A call that joins before the send keeps it.
     let third = fixture.call(A, Order::Queued);
-    assert!(matches!(fixture.admit(third), Admission::OwnerBusy { .. }));
+    assert_eq!(fixture.admit(third), Admission::OwnerBusy);
     assert_eq!(fixture.sends(A, job), (0, false));
     fixture.release_is_answered(A, job, GONE);
     assert!(fixture.has_place(A) && fixture.out.woken.contains(&third));
@@ -351,39 +344,19 @@ fn an_immediate_attempt_without_an_answer_may_have_left_the_place() {
         let permit = fixture.permit(attempt);
         fixture.untaken(&permit, Untaken::Unknown);
         let job = fixture.job();
-        fixture.leaves(attempt);
         assert_eq!(fixture.sends(A, job), (0, false), "a call queues");
         fixture.release_is_answered(A, job, GONE);
         assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
-        assert!(fixture.core.has_reason_to_retry(waiter));
+        assert_eq!(fixture.core.woken(waiter), Woken::Asks);
         if asks {
             let permit = fixture.permit(waiter);
             fixture.untaken(&permit, Untaken::Busy);
-            assert!(!fixture.core.has_reason_to_retry(waiter));
+            assert_eq!(fixture.core.woken(waiter), Woken::Nothing);
         }
         fixture.leaves(waiter);
         let job = fixture.job();
         assert_eq!(fixture.sends(A, job), (0, true));
     }
-}
-
-/// The place may be the first one.
-#[test]
-fn an_owner_that_may_have_a_place_and_does_not_ask_gives_it_up() {
-    let mut fixture = Fixture::fair();
-    let unpolled = fixture.queued_up(A);
-    let attempt = fixture.call(A, Order::Immediate);
-    let permit = fixture.permit(attempt);
-    fixture.untaken(&permit, Untaken::Unknown);
-    let job = fixture.job();
-    fixture.leaves(attempt);
-    fixture.sends(A, job);
-    fixture.release_is_answered(A, job, GONE);
-    assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
-    fixture.now = fixture.now + RULES.command_timeout * 2;
-    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-    let job = fixture.job();
-    assert_eq!(fixture.sends(A, job), (0, true));
 }
 
 #[test]
@@ -453,13 +426,13 @@ fn a_release_hands_nothing_over_and_wakes_no_other_owner() {
     let mut fixture = Fixture::fair();
     let hold = fixture.lock(A);
     let waiter = fixture.queued_up(B);
-    let until = fixture.now + Duration::from_secs(30);
-    fixture.step(|core, now, out| core.waits(now, waiter, until, out));
+    let until = fixture.now + TERMS.lease;
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(until));
     let job = fixture.drop_hold(A, hold);
     assert_eq!(fixture.sends(A, job), (0, false));
     fixture.release_is_answered(A, job, None);
     assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
-    assert!(!fixture.core.has_reason_to_retry(waiter));
+    assert_eq!(fixture.core.woken(waiter), Woken::Nothing);
 }
 
 /// Its place was used by an immediate attempt of its owner, which has unlocked before the call could nest.
@@ -467,86 +440,12 @@ fn a_release_hands_nothing_over_and_wakes_no_other_owner() {
 fn a_call_whose_place_was_used_attempts_again() {
     let mut fixture = Fixture::fair();
     let waiter = fixture.queued_up(A);
-    assert!(!fixture.core.has_reason_to_retry(waiter));
+    assert_eq!(fixture.core.woken(waiter), Woken::Nothing);
     let hold = fixture.lock(A);
     assert!(!fixture.has_place(A));
     let job = fixture.drop_hold(A, hold);
     fixture.sends(A, job);
     fixture.release_is_answered(A, job, None);
-    assert!(fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
-    assert!(fixture.core.has_reason_to_retry(waiter));
+    assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
     assert!(fixture.permit(waiter).queues_up);
-}
-
-/// Its calls wait for a message that they do not read.
-#[test]
-fn an_owner_that_is_told_and_not_polled_gives_its_place_up() {
-    let mut fixture = Fixture::fair();
-    let unpolled = [fixture.queued_up(A), fixture.call(A, Order::Queued)];
-    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
-    let limit = fixture.now + RULES.command_timeout * 2;
-    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
-    fixture.now = limit;
-    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-    let job = fixture.job();
-    assert_eq!(fixture.sends(A, job), (0, true));
-    fixture.release_is_answered(A, job, GONE);
-    // They queue up again when they are polled.
-    for waiter in unpolled {
-        assert!(fixture.core.has_reason_to_retry(waiter));
-        let permit = fixture.permit(waiter);
-        fixture.untaken(&permit, Untaken::Busy);
-    }
-    assert!(fixture.has_place(A));
-}
-
-#[test]
-fn an_owner_that_is_told_and_asks_keeps_its_place() {
-    let mut fixture = Fixture::fair();
-    let waiter = fixture.queued_up(A);
-    fixture.step(|core, now, out| core.note_change(now, Some(A), out));
-    fixture.now = fixture.now + RULES.command_timeout;
-    let permit = fixture.permit(waiter);
-    fixture.untaken(&permit, Untaken::Busy);
-    fixture.step(|core, now, out| core.poll_turn(now, waiter, out));
-    fixture.now = fixture.now + RULES.command_timeout * 2;
-    fixture.step(LockCore::tick);
-    assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
-    // A message for an owner without a place is late.
-    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
-    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
-}
-
-/// Its place is older than its time to ask, and an owner that waits beside it has been told nothing.
-#[test]
-fn an_owner_that_is_told_after_a_long_wait_has_as_long_to_ask() {
-    let mut fixture = Fixture::fair();
-    fixture.queued_up(A);
-    fixture.queued_up(B);
-    fixture.now = fixture.now + RULES.command_timeout * 20;
-    fixture.step(|core, now, out| core.note_change(now, Some(B), out));
-    let limit = fixture.now + RULES.command_timeout * 2;
-    fixture.now = limit - Duration::from_millis(1);
-    fixture.step(LockCore::tick);
-    assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
-    fixture.now = limit;
-    fixture.step(LockCore::tick);
-    let job = fixture.job();
-    assert_eq!(fixture.sends(B, job), (0, true));
-    assert!(fixture.has_place(A));
-}
-
-/// It listens for its turn only when it has seen that it has to wait.
-#[test]
-fn an_owner_whose_call_does_not_see_that_it_queues_gives_its_place_up() {
-    let mut fixture = Fixture::fair();
-    let unpolled = fixture.call(A, Order::Queued);
-    let permit = fixture.permit(unpolled);
-    fixture.untaken(&permit, Untaken::Busy);
-    fixture.now = fixture.now + RULES.command_timeout * 2;
-    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-    let job = fixture.job();
-    assert_eq!(fixture.sends(A, job), (0, true));
-    fixture.release_is_answered(A, job, None);
-    assert!(fixture.permit(unpolled).queues_up, "when it is polled");
 }

@@ -20,11 +20,7 @@ fn handing_over(bounds: HandOff) -> Fixture {
 }
 
 fn queues(fixture: &mut Fixture, waiter: WaiterId) {
-    let admission = fixture.admit(waiter);
-    assert!(
-        matches!(admission, Admission::Queued { .. }),
-        "{admission:?}"
-    );
+    assert_eq!(fixture.admit(waiter), Admission::Queued);
 }
 
 /// `A` holds, and the others wait in this order.
@@ -33,7 +29,7 @@ fn held_by_a(bounds: HandOff, others: &[OwnerKey]) -> (Fixture, HoldId, Vec<Wait
     let hold = fixture.lock(A);
     let wait = |owner: &OwnerKey| {
         let waiter = fixture.call(*owner, Order::Queued);
-        assert!(matches!(fixture.admit(waiter), Admission::Queued { .. }));
+        queues(&mut fixture, waiter);
         waiter
     };
     let waiters = others.iter().map(wait).collect();
@@ -74,14 +70,14 @@ fn takes(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
 }
 
 fn leave(fixture: &mut Fixture, waiter: WaiterId) {
-    fixture.step(|core, now, out| core.leave(now, waiter, out));
+    fixture.leaves(waiter);
 }
 
 #[test]
 fn an_unlock_hands_the_lock_to_the_first_that_waits() {
     let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B, C]);
     let unlock = passing(&mut fixture, hold);
-    queues(&mut fixture, waiters[0]);
+    assert_eq!(fixture.admit(waiters[0]), Admission::Sent);
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     assert_eq!(fixture.out.woken[..], [waiters[0]]);
     let totals = [(Total::Released, 1), (Total::Passed, 1)];
@@ -155,10 +151,8 @@ fn what_undoes_an_attempt_hands_nothing_over() {
     let mut fixture = handing_over(HandOff::default());
     let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
-    let unknown = Untaken::Unknown;
-    fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
+    fixture.untaken(&permit, Untaken::Unknown);
     let job = fixture.out.sends[0].1;
-    leave(&mut fixture, attempt);
     let waiter = fixture.call(B, Order::Queued);
     fixture.admit(waiter);
     assert_eq!(fixture.job_sends(A, job).0, 0);
@@ -206,7 +200,7 @@ fn a_lock_that_is_forced_open_is_not_picked_up() {
         };
         if forced_first {
             force(&mut fixture);
-            queues(&mut fixture, waiters[0]);
+            assert_eq!(fixture.admit(waiters[0]), Admission::Sent);
             fixture.unlocked(&unlock, 0, None).expect("passed");
         } else {
             fixture.unlocked(&unlock, 0, None).expect("passed");
@@ -254,7 +248,7 @@ fn a_call_of_the_same_owner_is_not_handed_the_lock() {
     let hold = fixture.lock(A);
     let own = fixture.call(A, Order::Queued);
     fixture.unlock(A, hold);
-    assert!(matches!(fixture.admit(own), Admission::OwnerBusy { .. }));
+    assert_eq!(fixture.admit(own), Admission::OwnerBusy);
     assert_eq!(fixture.release_sent(A), 0);
 }
 
@@ -265,8 +259,9 @@ fn behind_a_call_that_was_handed_the_lock_another_of_its_owner_waits_for_a_comma
     let unlock = passing(&mut fixture, hold);
     fixture.now = fixture.now + RULES.command_timeout;
     fixture.unlocked(&unlock, 0, None).expect("passed");
-    let since = fixture.now;
-    assert_eq!(fixture.admit(waiters[1]), Admission::OwnerBusy { since });
+    assert_eq!(fixture.admit(waiters[1]), Admission::OwnerBusy);
+    let limit = fixture.now + RULES.command_timeout;
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
 }
 
 #[test]
@@ -287,8 +282,9 @@ fn a_pass_without_an_answer_is_released_for_both() {
     let jobs = fixture.out.sends.iter().map(|(owner, _)| *owner);
     assert!(jobs.eq([A, B]));
     assert_eq!(fixture.job_sends(A, op).0, 0, "no other pass");
-    assert!(
-        matches!(fixture.admit(waiters[0]), Admission::OwnerBusy { .. }),
+    assert_eq!(
+        fixture.admit(waiters[0]),
+        Admission::OwnerBusy,
         "its release comes first"
     );
 }
@@ -358,11 +354,13 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
     assert_eq!(fixture.release_sent(B), 0);
     fixture.answered(B, 0, None);
     fixture.next_of(B, job);
-    // It is not handed the lock again before it asks.
+    // It is not handed the lock again before it is polled.
     let hold = fixture.lock(A);
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
     fixture.unlocked(&unlock, 0, None).expect("released");
+    assert!(!fixture.out.woken.contains(&waiters[0]));
+    fixture.asks_when_polled(waiters[0]);
     assert!(matches!(fixture.admit(waiters[0]), Admission::Sent));
 }
 

@@ -1,11 +1,13 @@
-//! A call that is not polled when it has a reason to go on.
+//! What a waiting call hears, when it asks again, and who is passed over because nobody polls.
+
+mod waiting;
 
 use std::time::Duration;
 
 use crate::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::{
     Admission, Effects, HoldId, LeaseKind, LockCore, LossReason, Order, OwnerKey, Permit, Rejected,
-    Taking, Terms, Time, Token, Untaken, WaiterId,
+    Taking, Terms, Then, Time, Token, Untaken, WaiterId, Woken,
 };
 
 const TIMEOUT: Duration = RULES.command_timeout;
@@ -44,107 +46,142 @@ impl Fixture {
         Ok((claimed.hold, claimed.token))
     }
 
+    /// An acquire has brought no lock. A call that queues waits for another process for one lease, one that found a read hold
+    /// of its owner asks again, and each other call is over.
+    pub(crate) fn untaken(&mut self, permit: &Permit, outcome: Untaken) {
+        let waiter = self.core.queue.get(permit.waiter);
+        let queues = waiter.is_some_and(|waiter| waiter.order == Order::Queued);
+        let then = match outcome {
+            Untaken::Busy if queues => self.waits_for(TERMS.lease),
+            Untaken::OwnRead => Then::AsksAgain,
+            _ => Then::Ends,
+        };
+        self.untaken_then(permit, outcome, then);
+    }
+
+    pub(crate) fn untaken_then(&mut self, permit: &Permit, outcome: Untaken, then: Then) {
+        self.step(|core, now, out| core.untaken(now, permit, (outcome, then), out));
+    }
+
+    pub(crate) fn waits_for(&self, time: Duration) -> Then {
+        let (until, subscribed) = (self.now + time, true);
+        Then::Waits { until, subscribed }
+    }
+
     /// An attempt of this call finds the lock held by another process.
     fn finds_it_held(&mut self, waiter: WaiterId) {
         let permit = self.permit(waiter);
-        self.step(|core, now, out| core.untaken(now, &permit, Untaken::Busy, out));
+        self.untaken(&permit, Untaken::Busy);
     }
 
-    fn waits(&mut self, waiter: WaiterId, time: Duration) {
-        let until = self.now + time;
-        self.step(|core, now, out| core.waits(now, waiter, until, out));
+    pub(crate) fn leaves(&mut self, waiter: WaiterId) {
+        self.step(|core, now, out| core.leave(now, waiter, out));
     }
 
-    fn timer_of_the_queue_fires_after(&mut self, time: Duration) {
+    /// A place in the queue, which never asks for the lock.
+    pub(crate) fn place(&mut self, owner: OwnerKey) -> WaiterId {
+        self.step(|core, _, _| core.enqueue_place(owner, TERMS))
+    }
+
+    /// A place is polled. Returns whether it has its turn.
+    pub(crate) fn polls_turn(&mut self, place: WaiterId) -> bool {
+        self.step(|core, now, out| core.poll_turn(now, place, out))
+    }
+
+    /// A call is polled that was passed over or has ended, and asks.
+    pub(crate) fn asks_when_polled(&mut self, waiter: WaiterId) {
+        assert!(self.core.wants_poll(waiter));
+        self.step(|core, now, out| core.poll(now, waiter, out));
+        assert!(self.is_woken_to_ask(waiter), "{:?}", self.out);
+        assert!(!self.core.wants_poll(waiter));
+    }
+
+    /// The latest step has woken this call, and it asks.
+    pub(crate) fn is_woken_to_ask(&mut self, waiter: WaiterId) -> bool {
+        self.out.woken.contains(&waiter) && self.core.woken(waiter) == Woken::Asks
+    }
+
+    pub(crate) fn timer_of_the_queue_fires_after(&mut self, time: Duration) {
         assert_eq!(self.core.timer(OwnerKey::QUEUE), Some(self.now + time));
         self.now = self.now + time;
         self.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
     }
 }
 
-#[test]
-fn a_head_that_does_not_subscribe_is_passed_over_until_it_asks() {
-    let mut fixture = Fixture::new();
-    let head = fixture.call(A, Order::Queued);
-    fixture.finds_it_held(head);
-    let next = fixture.call(B, Order::Queued);
-    fixture.admit(next);
-    fixture.timer_of_the_queue_fires_after(TIMEOUT);
-    assert_eq!(fixture.out.woken[..], [next]);
-    assert!(fixture.core.has_reason_to_retry(head));
-    fixture.finds_it_held(next);
-    fixture.finds_it_held(head);
-}
-
 /// It makes no attempt, so nothing but this takes it back.
 #[test]
-fn a_place_that_was_passed_over_is_back_when_it_asks() {
+fn a_place_that_was_passed_over_is_back_when_it_is_polled() {
     let mut fixture = Fixture::new();
-    let place = fixture.call(A, Order::Queued);
-    let next = fixture.call(B, Order::Queued);
-    for place in [place, next] {
-        fixture.step(|core, now, out| core.poll_turn(now, place, out));
-    }
-    assert!(fixture.core.has_turn(fixture.now, place));
+    let [place, next] = [A, B].map(|owner| fixture.place(owner));
+    assert!(fixture.polls_turn(place) && !fixture.polls_turn(next));
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
+    assert!(fixture.out.woken.contains(&next), "{:?}", fixture.out);
+    assert_eq!(fixture.core.woken(next), Woken::Call);
     assert!(!fixture.core.has_turn(fixture.now, place));
     assert!(fixture.core.has_turn(fixture.now, next));
-    assert!(fixture.step(|core, now, out| core.poll_turn(now, place, out)));
+    assert!(fixture.polls_turn(place));
     assert!(
         !fixture.core.has_turn(fixture.now, next),
         "it is back at its place"
     );
 }
 
+/// However late it is polled for the first time after its turn has begun.
 #[test]
-fn a_head_that_waits_is_passed_over_when_it_does_not_hear_what_there_is() {
-    let minute = Duration::from_secs(60);
-    for is_message in [true, false] {
-        let mut fixture = Fixture::new();
-        let head = fixture.call(A, Order::Queued);
-        fixture.finds_it_held(head);
-        let next = fixture.call(B, Order::Queued);
-        fixture.waits(head, minute);
-        assert!(fixture.core.timer(OwnerKey::QUEUE) > Some(fixture.now));
-        if is_message {
-            fixture.now = fixture.now + Duration::from_secs(1);
-            fixture.step(|core, now, out| core.note_change(now, None, out));
-        }
-        let until = fixture.now
-            + if is_message {
-                TIMEOUT
-            } else {
-                minute + TIMEOUT
-            };
-        while let Some(at) = fixture.core.timer(OwnerKey::QUEUE) {
-            assert!(at <= until, "its turn ends");
-            fixture.now = at;
-            fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-            assert_eq!(at == until, fixture.out.woken.contains(&next));
-        }
-    }
+fn a_place_has_a_command_timeout_from_the_beginning_of_its_turn_on() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(C);
+    let place = fixture.place(A);
+    assert!(!fixture.polls_turn(place));
+    let next = fixture.call(B, Order::Queued);
+    assert_eq!(fixture.admit(next), Admission::Queued);
+    fixture.now = fixture.now + TIMEOUT * 5;
+    let unlock = fixture.unlock(C, hold);
+    fixture.unlocked(&unlock, 0, None).expect("released");
+    assert_eq!(fixture.out.woken[..], [place]);
+    assert_eq!(fixture.core.woken(place), Woken::Call);
+    fixture.now = fixture.now + TIMEOUT - Duration::from_nanos(1);
+    fixture.step(LockCore::tick);
+    assert!(fixture.core.has_turn(fixture.now, place));
+    fixture.now = fixture.now + Duration::from_nanos(1);
+    fixture.step(LockCore::tick);
+    assert!(fixture.is_woken_to_ask(next), "{:?}", fixture.out);
+    fixture.permit(next);
 }
 
 #[test]
-fn nobody_is_passed_over_while_this_client_holds_the_lock_or_nobody_else_queues() {
+fn no_place_is_passed_over_while_this_client_holds_the_lock() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(C);
-    let head = fixture.call(A, Order::Queued);
+    let place = fixture.place(A);
+    assert!(!fixture.polls_turn(place));
     let next = fixture.call(B, Order::Queued);
+    assert_eq!(fixture.admit(next), Admission::Queued);
     fixture.now = fixture.now + TIMEOUT;
     fixture.step(|core, now, out| core.tick(now, out));
     let unlock = fixture.unlock(C, hold);
     fixture.unlocked(&unlock, 0, None).expect("released");
-    assert_eq!(fixture.out.woken[..], [head]);
-    fixture.step(|core, now, out| core.leave(now, next, out));
-    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
+    assert_eq!(fixture.out.woken[..], [place]);
+    assert!(fixture.core.has_turn(fixture.now, place));
+}
+
+/// Its call is not polled, and need not be.
+#[test]
+fn a_head_whose_acquire_is_under_way_is_not_passed_over() {
+    let mut fixture = Fixture::new();
+    let head = fixture.call(A, Order::Queued);
     let permit = fixture.permit(head);
+    let next = fixture.call(B, Order::Queued);
+    assert_eq!(fixture.admit(next), Admission::Queued);
+    assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
     fixture.now = fixture.now + TIMEOUT;
     fixture.step(|core, now, out| core.tick(now, out));
     assert!(fixture.core.is_attempting(&permit));
+    assert!(!fixture.out.woken.contains(&next), "{:?}", fixture.out);
+    assert_eq!(fixture.admit(next), Admission::Queued);
 }
 
-/// It belongs to a call that does not claim it: the call is passed over until it asks, and the next one gets the lock.
+/// It belongs to a call that does not claim it: the call is passed over until it is polled, and the next one gets the lock.
 #[test]
 fn a_lock_that_is_granted_and_not_claimed_is_given_back() {
     for order in [Order::Queued, Order::Immediate] {
@@ -159,18 +196,41 @@ fn a_lock_that_is_granted_and_not_claimed_is_given_back() {
         fixture.now = fixture.now + TIMEOUT * 5;
         assert_eq!(fixture.granted(&permit), Taking::Granted);
         assert!(fixture.out.woken.contains(&unpolled), "{:?}", fixture.out);
+        assert_eq!(fixture.core.woken(unpolled), Woken::Call);
         assert_eq!(fixture.core.timer(A), Some(fixture.now + TIMEOUT));
-        assert!(matches!(fixture.admit(next), Admission::Queued { .. }));
+        assert_eq!(fixture.admit(next), Admission::Queued);
         fixture.now = fixture.now + TIMEOUT;
         fixture.step(|core, now, out| core.timer_fired(now, A, out));
         let (owner, job) = fixture.out.sends[0];
         assert_eq!((owner, fixture.job_sends(A, job).0), (A, 0));
         fixture.answered(A, 0, None);
-        assert!(fixture.out.woken.contains(&next), "{:?}", fixture.out);
+        assert!(fixture.is_woken_to_ask(next), "{:?}", fixture.out);
+        assert_eq!(fixture.core.woken(unpolled), Woken::Nothing);
         fixture.permit(next);
         let claimed = fixture.step(|core, now, out| core.claim(now, unpolled, out));
         assert_eq!(claimed, Err(Rejected::GivenBack));
     }
+}
+
+/// It queues for longer than those behind it.
+#[test]
+fn a_call_that_did_not_claim_is_back_at_its_place_when_it_is_polled() {
+    let mut fixture = Fixture::new();
+    let unpolled = fixture.call(A, Order::Queued);
+    let permit = fixture.permit(unpolled);
+    let next = fixture.call(B, Order::Queued);
+    assert_eq!(fixture.admit(next), Admission::Queued);
+    assert_eq!(fixture.granted(&permit), Taking::Granted);
+    fixture.now = fixture.now + TIMEOUT;
+    fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    let (_, job) = fixture.out.sends[0];
+    fixture.asks_when_polled(unpolled);
+    assert_eq!(fixture.admit(unpolled), Admission::OwnerBusy);
+    fixture.job_sends(A, job);
+    fixture.answered(A, 0, None);
+    assert!(fixture.is_woken_to_ask(unpolled), "{:?}", fixture.out);
+    assert_eq!(fixture.admit(next), Admission::Queued);
+    fixture.permit(unpolled);
 }
 
 /// What is released meanwhile is released with it.

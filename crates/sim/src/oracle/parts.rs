@@ -315,7 +315,10 @@ impl Oracle {
         // A release may be refused.
         let kept = terms.is_none_or(|terms| !terms.given_back);
         let left = (key.to_owned(), owner.to_owned());
+        // A call may hear of a hold whose own call goes on first.
+        let did = state.released_at.get(&left) == Some(&Instant::now());
         asks || kept
+            || did
             || reads.any(|seen| unsure || *seen.field == *owner)
             || state.lingering.contains(&left)
             || state.revived.contains(&left)

@@ -191,8 +191,22 @@ impl Oracle {
             .is_none_or(|seen| test_util::has_ended(&seen.held))
     }
 
+    /// Closing a client reported this hold, which is left to its lease: that of a call perhaps which has several locks to take.
+    pub fn abandoned(&self, key: String, field: &str) {
+        let of = (key, field.to_owned());
+        self.state.lock().lingering.insert(of);
+    }
+
     pub fn gone(&self, hold: u64) {
-        let seen = self.state.lock().holds.remove(&hold);
+        let seen = {
+            let mut state = self.state.lock();
+            let seen = state.holds.remove(&hold);
+            if let Some(seen) = &seen {
+                let of = (seen.key.clone(), seen.field.to_string());
+                state.released_at.insert(of, Instant::now());
+            }
+            seen
+        };
         // Dropped outside of the mutex: it is a reference to the client.
         drop(seen);
     }

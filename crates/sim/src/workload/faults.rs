@@ -10,7 +10,7 @@ use redisson_lock_test::sim::{Gossip, Keyspace, Latency};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::program::{Fault, KeysMoved, LOCKS, ms};
+use super::program::{Fault, KeysMoved, LOCKS, PREFIX, ms};
 use super::world::World;
 
 /// Has every fault happen, each at its moment from now on.
@@ -194,8 +194,15 @@ impl Happening {
         self.world.oracle.closing(nth);
         let (client, world) = (self.clients[nth].clone(), Arc::clone(&self.world));
         self.closing.push(tokio::spawn(async move {
-            if client.close(ms(grace_ms)).await.unconfirmed > 0 {
+            let report = client.close(ms(grace_ms)).await;
+            if report.unconfirmed > 0 {
                 world.oracle.closed_unconfirmed(nth);
+            }
+            for hold in report.abandoned {
+                for prefix in ["", PREFIX] {
+                    let key = format!("{prefix}{}", hold.lock);
+                    world.oracle.abandoned(key, &hold.owner);
+                }
             }
         }));
     }

@@ -62,11 +62,11 @@ impl Fixture {
     }
 
     fn waits_its_turn(&mut self, waiter: WaiterId) -> bool {
-        matches!(self.asks(waiter), Ok(Admission::Queued { .. }))
+        self.asks(waiter) == Ok(Admission::Queued)
     }
 
     fn waits_for_its_owner(&mut self, waiter: WaiterId) -> bool {
-        matches!(self.asks(waiter), Ok(Admission::OwnerBusy { .. }))
+        self.asks(waiter) == Ok(Admission::OwnerBusy)
     }
 
     fn has(&self, owner: OwnerKey, hold: HoldId) -> bool {
@@ -96,7 +96,7 @@ fn the_first_reader_attempts_alone_and_all_others_follow_it() {
     assert!(fixture.waits_its_turn(second) && fixture.waits_its_turn(third));
     fixture.is_taken(&permit).expect("wanted");
     for waiter in [third, second] {
-        assert!(fixture.core.has_reason_to_retry(waiter));
+        assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
         assert!(fixture.core.has_turn(fixture.now, waiter));
     }
     let permits = [third, second].map(|waiter| fixture.permit(waiter));
@@ -128,7 +128,7 @@ fn readers_that_were_called_follow_one_that_is_out_again() {
     fixture.leaves(first);
     let unlock = fixture.unlock(A_READS, hold);
     fixture.released(&unlock);
-    assert!(fixture.core.has_reason_to_retry(third));
+    assert!(fixture.retries(third));
     let permits = [third, second].map(|waiter| fixture.permit(waiter));
     for permit in &permits {
         fixture.is_taken(permit).expect("wanted");
@@ -146,12 +146,12 @@ fn no_reader_that_was_called_goes_in_before_a_writer_or_beside_one() {
     let permit = fixture.permit(first);
     let hold = fixture.is_taken(&permit).expect("wanted");
     fixture.leaves(first);
-    assert!(fixture.out.woken.contains(&called) || fixture.core.has_reason_to_retry(called));
+    assert!(fixture.out.woken.contains(&called) || fixture.retries(called));
     let unlock = fixture.unlock(A_READS, hold);
     fixture.released(&unlock);
-    assert!(!fixture.core.has_reason_to_retry(called));
+    assert!(!fixture.retries(called));
     let permit = fixture.permit(writer);
-    assert!(!fixture.core.has_reason_to_retry(called));
+    assert!(!fixture.retries(called));
     fixture.is_taken(&permit).expect("wanted");
     assert!(fixture.waits_its_turn(called));
 }
@@ -165,7 +165,7 @@ fn a_reader_that_has_followed_waits_when_it_finds_the_lock_held() {
     let waiter = fixture.call(B_READS, Order::Queued);
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
-    assert!(!fixture.core.has_reason_to_retry(waiter));
+    assert!(!fixture.retries(waiter));
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_writer_waits_for_all_readers_and_a_reader_for_no_writer_that_waits() {
         fixture.released(&unlock);
     }
     assert!(fixture.out.woken.contains(&writer));
-    assert!(fixture.core.has_reason_to_retry(writer));
+    assert!(fixture.retries(writer));
     fixture.permit(writer);
 }
 
@@ -215,7 +215,7 @@ fn a_freed_lock_is_a_reason_for_the_heads_of_both_lanes() {
     let permit = fixture.permit(writer);
     fixture.untaken(&permit, Untaken::Busy);
     assert!(fixture.out.woken.contains(&reader));
-    assert!(fixture.core.has_reason_to_retry(reader));
+    assert!(fixture.retries(reader));
     fixture.permit(reader);
 }
 
@@ -238,13 +238,13 @@ fn an_owner_that_has_freed_the_lock_lets_the_other_lane_go_first() {
     }
 }
 
-/// The other lane does not wait for a head that is not polled for longer than a lane does for its own.
+/// The other lane does not wait for a place that is not polled for longer than a lane does for its own.
 #[test]
-fn a_head_that_is_not_polled_keeps_the_other_lane_for_a_command_timeout() {
+fn a_place_that_is_not_polled_keeps_the_other_lane_for_a_command_timeout() {
     let mut fixture = Fixture::read_write();
     let hold = fixture.lock(A_READS);
-    let unpolled = fixture.call(B_WRITES, Order::Queued);
-    assert!(fixture.waits_its_turn(unpolled));
+    let unpolled = fixture.place(B_WRITES);
+    assert!(!fixture.polls_turn(unpolled));
     let unlock = fixture.unlock(A_READS, hold);
     fixture.released(&unlock);
     let again = fixture.call(A_READS, Order::Queued);
@@ -254,7 +254,7 @@ fn a_head_that_is_not_polled_keeps_the_other_lane_for_a_command_timeout() {
     assert!(timer.is_some_and(|at| at <= limit), "{timer:?}");
     fixture.now = limit;
     fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
-    assert!(fixture.out.woken.contains(&again), "{:?}", fixture.out);
+    assert!(fixture.is_woken_to_ask(again), "{:?}", fixture.out);
     fixture.permit(again);
 }
 
@@ -412,8 +412,6 @@ fn an_attempt_overtakes_no_caller_that_queues_for_the_other_part() {
         assert_eq!(fixture.asks(attempt), Ok(Admission::Busy));
         fixture.leaves(attempt);
         fixture.untaken(&permit, Untaken::Busy);
-        let until = fixture.now + RULES.watchdog_timeout;
-        fixture.step(|core, now, out| core.waits(now, waiter, until, out));
         // What another client holds for reading, others may read: no reader waits for a writer.
         let attempt = fixture.call(tries, Order::Immediate);
         match tries == A_READS {
@@ -428,11 +426,9 @@ fn an_attempt_overtakes_no_caller_that_queues_for_the_other_part() {
 fn an_attempt_of_an_owner_that_queued_first_is_made() {
     for [first, later] in [[A_WRITES, B_READS], [A_READS, B_WRITES]] {
         let mut fixture = Fixture::read_write();
-        let [place, behind] = [first, later].map(|owner| fixture.call(owner, Order::Queued));
-        let has_turn =
-            |fixture: &mut Fixture, id| fixture.step(|core, now, out| core.poll_turn(now, id, out));
-        assert!(has_turn(&mut fixture, place));
-        assert!(!has_turn(&mut fixture, behind));
+        let [place, behind] = [first, later].map(|owner| fixture.place(owner));
+        assert!(fixture.polls_turn(place));
+        assert!(!fixture.polls_turn(behind));
         let attempt = fixture.call(first, Order::Immediate);
         fixture.permit(attempt);
     }
@@ -451,11 +447,12 @@ fn nothing_is_handed_over() {
 
 /// The readers behind it would wait for ever.
 #[test]
-fn a_reader_that_is_not_polled_is_passed_over() {
+fn a_place_of_a_reader_that_is_not_polled_is_passed_over() {
     let mut fixture = Fixture::read_write();
     let hold = fixture.lock(A_WRITES);
-    let [unpolled, next] = [B_READS, C_READS].map(|owner| fixture.call(owner, Order::Queued));
-    assert!(fixture.waits_its_turn(unpolled) && fixture.waits_its_turn(next));
+    let unpolled = fixture.place(B_READS);
+    let next = fixture.call(C_READS, Order::Queued);
+    assert!(!fixture.polls_turn(unpolled) && fixture.waits_its_turn(next));
     let unlock = fixture.unlock(A_WRITES, hold);
     fixture.released(&unlock);
     assert!(fixture.out.woken.contains(&unpolled));
@@ -467,7 +464,33 @@ fn a_reader_that_is_not_polled_is_passed_over() {
     let permit = fixture.permit(next);
     fixture.is_taken(&permit).expect("wanted");
     // It follows as each other reader does.
-    fixture.permit(unpolled);
+    assert!(fixture.polls_turn(unpolled));
+}
+
+/// Its turn may have ended while it was in the way of none.
+#[test]
+fn a_place_of_a_reader_is_passed_over_when_no_reader_is_in_any_more() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_WRITES);
+    let unpolled = fixture.place(B_READS);
+    assert!(!fixture.polls_turn(unpolled));
+    let unlock = fixture.unlock(A_WRITES, hold);
+    fixture.released(&unlock);
+    let hold = fixture.lock(B_READS);
+    fixture.now = fixture.now + RULES.command_timeout;
+    fixture.step(LockCore::tick);
+    let unlock = fixture.unlock(B_READS, hold);
+    fixture.released(&unlock);
+    let [reader, writer] = [C_READS, C_WRITES].map(|owner| fixture.call(owner, Order::Queued));
+    assert!(fixture.waits_its_turn(reader) && fixture.waits_its_turn(writer));
+    let limit = fixture.now + RULES.command_timeout;
+    while fixture.core.has_turn(fixture.now, unpolled) {
+        let due = fixture.core.timer(OwnerKey::QUEUE);
+        assert!(due.is_some_and(|due| due <= limit), "{due:?}");
+        fixture.now = due.unwrap_or(limit);
+        fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    }
+    assert!(fixture.is_woken_to_ask(reader), "{:?}", fixture.out);
 }
 
 /// Writers wait for what is granted to a reader too: it is given back.

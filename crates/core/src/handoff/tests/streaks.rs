@@ -66,11 +66,10 @@ fn passes_in_a_row_are_bounded_by_their_number() {
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0, "the second one is a release");
     is_released_beside_listeners(&mut fixture, &unlock);
-    let Admission::Queued { again: Some(again) } = fixture.admit(waiters[1]) else {
-        panic!("others go first");
-    };
-    assert_eq!(again, fixture.now + Duration::from_millis(5));
-    fixture.now = again;
+    queues(&mut fixture, waiters[1]);
+    // Others go first.
+    fixture.timer_of_the_queue_fires_after(Duration::from_millis(5));
+    assert!(fixture.is_woken_to_ask(waiters[1]), "{:?}", fixture.out);
     assert!(matches!(fixture.admit(waiters[1]), Admission::Sent));
 }
 
@@ -91,8 +90,7 @@ fn a_bound_ends_the_row_also_while_somebody_else_is_at_work() {
     let (mut fixture, hold, _) = passed_to_b(ONCE);
     let attempt = fixture.call(C, Order::Immediate);
     let permit = fixture.permit(attempt);
-    let unknown = Untaken::Unknown;
-    fixture.step(|core, now, out| core.untaken(now, &permit, unknown, out));
+    fixture.untaken(&permit, Untaken::Unknown);
     let unlock = fixture.unlock(B, hold);
     assert_eq!(fixture.release_sent(B), 0);
     is_released_beside_listeners(&mut fixture, &unlock);

@@ -62,7 +62,7 @@ fn a_writer_that_waits_is_told_that_its_owner_reads() {
     let permit = fixture.permit(reader);
     fixture.is_taken(&permit).expect("wanted");
     assert!(fixture.out.woken.contains(&writer), "{:?}", fixture.out);
-    assert!(fixture.core.has_reason_to_retry(writer));
+    assert!(fixture.retries(writer));
     assert_eq!(fixture.asks(writer), Err(Rejected::OwnRead));
 }
 
@@ -221,7 +221,7 @@ fn the_release_of_a_read_inside_of_a_write_frees_nothing() {
     fixture.released(&unlock);
     for waiter in waiters {
         assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
-        assert!(!fixture.core.has_reason_to_retry(waiter));
+        assert!(!fixture.retries(waiter));
     }
 }
 

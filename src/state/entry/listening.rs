@@ -1,0 +1,176 @@
+//! What a client hears of a lock: one subscription for all of its calls, or for those of each owner of a fair lock.
+
+use std::sync::{Arc, Weak};
+
+use redisson_lock_core::small_map::SmallMap;
+use redisson_lock_core::{Listens, OwnerKey, ThreadId, WaiterId};
+use tokio::time::Instant;
+
+use super::{Entry, Facts};
+use crate::error::{Cause, Error, Operation, missing_channel};
+use crate::redis::channels::{ChannelObserver, Subscription};
+
+/// The subscriptions of a lock.
+pub(crate) type Listening = SmallMap<OwnerKey, LockListener>;
+
+pub(crate) struct LockListener {
+    subscription: Arc<Subscription>,
+    /// Of the owner that has the channel, if each has one.
+    field: Option<Arc<str>>,
+}
+
+impl Entry {
+    /// As whose the subscription of an owner is kept.
+    fn listener_of(&self, owner: OwnerKey) -> OwnerKey {
+        match self.name.kind().has_queue() {
+            true => owner,
+            false => OwnerKey::QUEUE,
+        }
+    }
+
+    /// Whose calls hear of it by that. `None`: all.
+    fn owner_of(&self, listener: OwnerKey) -> Option<OwnerKey> {
+        self.name.kind().has_queue().then_some(listener)
+    }
+
+    /// Subscribes for the calls of an owner. Not under the mutex: the registry of channels comes before it.
+    pub(super) fn subscribe(self: &Arc<Self>, owner: OwnerKey) {
+        let (field, is_there) = {
+            let state = self.state.lock();
+            let is_there = state.listener_for(self, owner).is_some();
+            (state.core.field(owner), is_there)
+        };
+        if !is_there {
+            let field = field.filter(|_| self.name.kind().has_queue());
+            let _unused = self.join(owner, field);
+        }
+        self.look_at_subscription(owner);
+    }
+
+    /// Answers with a subscription that is not needed: a former one, or this one if the calls have left meanwhile.
+    fn join(self: &Arc<Self>, owner: OwnerKey, field: Option<Arc<str>>) -> Option<LockListener> {
+        let channel = match &field {
+            Some(field) => self.name.channel_of(field),
+            None => Arc::clone(self.name.channel()),
+        };
+        let subscription = Arc::new(self.route().subscribe(&channel));
+        let observer: Weak<dyn ChannelObserver> = Arc::<Self>::downgrade(self);
+        let thread = field.as_ref().map(|_| owner.thread.0);
+        subscription.report_to(&observer, thread);
+        let joined = LockListener {
+            subscription,
+            field,
+        };
+        let mut state = self.state.lock();
+        if !state.has_calls(self, owner) {
+            return Some(joined);
+        }
+        let listening = state.listening.get_or_insert_default();
+        listening.insert(self.listener_of(owner), joined)
+    }
+
+    /// A subscription may have been confirmed, or refused, before it was joined.
+    fn look_at_subscription(self: &Arc<Self>, owner: OwnerKey) {
+        let listener = self.listener_of(owner);
+        let Some(subscription) = self.subscription(owner) else {
+            return;
+        };
+        if subscription.is_refused() {
+            return self.heard(owner, Listens::Refused);
+        }
+        // What changes from here on is reported.
+        self.step_with(|state, now, out| {
+            let calls = state.core.subscribing(self.owner_of(listener));
+            let sent = calls.into_iter().filter_map(|id| {
+                let call = state.calls.get(&id)?;
+                Some((id, call.attempts(|attempts| attempts.asked_at)?))
+            });
+            let (unchanged, changed): (Vec<_>, Vec<_>) =
+                sent.partition(|(_, sent_at)| subscription.is_unchanged_since(*sent_at));
+            let ids = |calls: Vec<(WaiterId, Instant)>| calls.into_iter().map(|(id, _)| id);
+            let unchanged: Vec<_> = ids(unchanged).collect();
+            state.core.listens(now, &unchanged, Listens::Unchanged, out);
+            if subscription.is_confirmed() {
+                let changed: Vec<_> = ids(changed).collect();
+                state.core.listens(now, &changed, Listens::Changed, out);
+            }
+        });
+    }
+
+    fn heard(self: &Arc<Self>, owner: OwnerKey, how: Listens) {
+        let listener = self.listener_of(owner);
+        self.step_with(|state, now, out| {
+            let calls = state.core.subscribing(self.owner_of(listener));
+            state.core.listens(now, &calls, how, out);
+        });
+    }
+
+    fn subscription(&self, owner: OwnerKey) -> Option<Arc<Subscription>> {
+        let listener = self.listener_of(owner);
+        let state = self.state.lock();
+        let found = state.listening.as_ref()?.get(&listener)?;
+        Some(Arc::clone(&found.subscription))
+    }
+
+    /// Why the server has not confirmed that the calls of this owner hear of the lock.
+    pub(crate) fn not_subscribed(&self, owner: OwnerKey) -> Error {
+        let subscription = self.subscription(owner);
+        let cause = subscription.and_then(|found| found.problem());
+        let cause: Box<Cause> = cause.unwrap_or_else(|| self.route().deafness());
+        let name = &self.name;
+        let permission = missing_channel(name.channel(), name.kind().has_queue());
+        Error::of_connection(Operation::Subscribing, &permission, cause)
+    }
+}
+
+impl Facts {
+    /// Whether a call of this owner hears of the lock.
+    pub(super) fn listens_for(&self, entry: &Entry, owner: OwnerKey) -> bool {
+        let listener = || self.listener_for(entry, owner);
+        !entry.name.kind().announces()
+            || listener().is_some_and(|found| found.subscription.is_confirmed())
+    }
+
+    /// By what a call of this owner hears of the lock, once that is confirmed. Its owner may have got another field, which has a
+    /// channel of its own.
+    fn listener_for(&self, entry: &Entry, owner: OwnerKey) -> Option<&LockListener> {
+        let listening = self.listening.as_ref()?;
+        let found = listening.get(&entry.listener_of(owner))?;
+        let is_its_own = match (&found.field, self.core.field(owner)) {
+            (Some(known), Some(field)) => *known == field,
+            _ => true,
+        };
+        (is_its_own && !found.subscription.is_refused()).then_some(found)
+    }
+
+    /// Whether any call needs what this owner hears.
+    fn has_calls(&self, entry: &Entry, owner: OwnerKey) -> bool {
+        match entry.name.kind().has_queue() {
+            true => self.core.has_calls(owner),
+            false => !self.calls.is_empty(),
+        }
+    }
+
+    /// The subscription that no call needs any more.
+    pub(super) fn take_unused(&mut self, entry: &Entry, owner: OwnerKey) -> Option<LockListener> {
+        self.listening.as_ref()?;
+        if self.has_calls(entry, owner) {
+            return None;
+        }
+        let listening = self.listening.as_mut()?;
+        let unused = listening.remove(&entry.listener_of(owner));
+        self.listening.take_if(|listening| listening.is_empty());
+        unused
+    }
+}
+
+impl ChannelObserver for Entry {
+    fn note_change(self: Arc<Self>, next: Option<i64>) {
+        let next = next.map(|thread| OwnerKey::only(ThreadId(thread)));
+        let subscription = self.subscription(next.unwrap_or(OwnerKey::QUEUE));
+        if subscription.is_some_and(|found| found.is_refused()) {
+            self.heard(next.unwrap_or(OwnerKey::QUEUE), Listens::Refused);
+        }
+        self.step(|core, now, out| core.note_change(now, next, out));
+    }
+}
