@@ -148,3 +148,37 @@ async fn the_next_is_served_behind_a_head_beside_another_lock_of_the_same_channe
         server.finish([theirs]).await;
     }
 }
+
+/// However late it is polled, and if another call has subscribed again meanwhile.
+#[tokio::test]
+async fn a_call_is_told_why_its_channel_was_refused() {
+    let server = TestServer::new();
+    let mut control = server.control();
+    control.run(&["ACL", "SETUSER", "user", "on", ">word", "~*", "&*", "+@all"]);
+    let proxy = Proxy::start(server.port).await;
+    let url = format!("redis://user:word@127.0.0.1:{}", proxy.port);
+    let builder = LockClient::builder().command_timeout(ms(800));
+    let ours = builder.connect(&url).await.expect("it answers");
+    let theirs = server.client().await;
+    let held = theirs.lock("a").lock().await.expect("free");
+    control.run(&["ACL", "SETUSER", "user", "resetchannels"]);
+    let call = || ours.lock("a").owned_by(&ours.owner());
+    let (lock, other) = (call(), call());
+    let mut refused: Locking = Box::pin(async move { lock.lock().await });
+    poll_once(&mut refused);
+    // It is over, and its future has not seen that.
+    eventually("it has left", ms(2_000), || ours.stats().waiting == 0).await;
+    proxy.hold_commands(|words| words[0].eq_ignore_ascii_case("subscribe"));
+    let other = tokio::spawn(async move { other.lock().await.map(drop) });
+    eventually("another one subscribes", ms(2_000), || proxy.stuck() == 1).await;
+    let error = refused.await.expect_err("it hears nothing");
+    assert!(matches!(error, Error::PermissionDenied { .. }), "{error:?}");
+    proxy.hold_commands(|_| false);
+    proxy.let_commands_go();
+    let error = other.await.expect("no panic").expect_err("nor does this");
+    assert!(matches!(error, Error::PermissionDenied { .. }), "{error:?}");
+    held.unlock().await.expect("held");
+    ours.close(Duration::ZERO).await;
+    proxy.stop().await;
+    server.finish([theirs]).await;
+}

@@ -409,8 +409,8 @@ impl Entry {
             let long_way = (self.locks.sends.long_way)(Arc::clone(self), *owner, *op);
             shared.runtime.spawn(long_way);
         }
-        for owner in &effects.subscribes {
-            self.subscribe(*owner);
+        for (owner, field) in effects.subscribes.drain(..) {
+            self.subscribe(owner, field);
         }
         if effects.is_reported {
             shared.redis.reports().add(self.name.key());

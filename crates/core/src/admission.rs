@@ -222,8 +222,11 @@ impl LockCore {
             return Ok(admission);
         }
         let admission = self.admission(now, (id, waiter), field, out);
-        if matches!(admission, Ok(Admission::Busy) | Err(_)) {
-            self.end_call(now, id, out);
+        match admission {
+            // No other attempt follows.
+            Err(Rejected::NotInTime) => self.leave_now(now, id, out),
+            Ok(Admission::Busy) | Err(_) => self.end_call(now, id, out),
+            Ok(_) => {}
         }
         admission
     }

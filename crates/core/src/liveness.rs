@@ -42,7 +42,7 @@ impl LockCore {
         let Some(waiter) = self.queue.get(id) else {
             return;
         };
-        let (owner, deadline) = (waiter.owner, waiter.deadline);
+        let (owner, deadline, field) = (waiter.owner, waiter.deadline, waiter.field.clone());
         let is_heard = waiter.stage == Stage::Sent { is_heard: true };
         let by_deadline = |at: Time| deadline.map_or(at, |deadline| deadline.min(at));
         let (stage, due) = match then {
@@ -50,7 +50,9 @@ impl LockCore {
             Then::Waits { until, subscribed } if !is_heard => match subscribed {
                 true => (Stage::Waiting, Some(by_deadline(until))),
                 false => {
-                    out.subscribes.push(owner);
+                    // Its owner may be forgotten, if nothing is left of it.
+                    let field = self.field(owner).or(field);
+                    out.subscribes.extend(field.map(|field| (owner, field)));
                     let limit = now + self.rules.command_timeout;
                     (Stage::Subscribing { until }, Some(by_deadline(limit)))
                 }

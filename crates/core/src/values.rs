@@ -361,8 +361,8 @@ pub struct Effects {
     pub timers: SmallVec<[OwnerKey; 2]>,
     /// Calls that may be able to go on: see [`LockCore::woken`](super::LockCore::woken).
     pub woken: SmallVec<[WaiterId; 2]>,
-    /// Owners for whose calls the client is to hear of the lock.
-    pub subscribes: Vec<OwnerKey>,
+    /// Owners, with their fields, for whose calls the client is to hear of the lock.
+    pub subscribes: Vec<(OwnerKey, Arc<str>)>,
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
     /// Releases whose next send is made: it enters its connection in this step, or a task finds the way for it.

@@ -115,7 +115,7 @@ impl State {
             }
         }
         let channels = effects.subscribes.into_iter();
-        let channels: Vec<_> = channels.map(|owner| self.channel_of(owner)).collect();
+        let channels: Vec<_> = channels.map(|(owner, _)| self.channel_of(owner)).collect();
         self.deferred
             .extend(channels.into_iter().map(Deferred::Listens));
         self.given_up |= effects

@@ -6,7 +6,7 @@ use redisson_lock_core::small_map::SmallMap;
 use redisson_lock_core::{Listens, OwnerKey, ThreadId, WaiterId};
 use tokio::time::Instant;
 
-use super::{Entry, Facts};
+use super::{CallEnd, Entry, Facts};
 use crate::error::{Cause, Error, Operation, missing_channel};
 use crate::redis::channels::{ChannelObserver, Subscription};
 
@@ -33,17 +33,14 @@ impl Entry {
         self.name.kind().has_queue().then_some(listener)
     }
 
-    /// Subscribes for the calls of an owner. Not under the mutex: the registry of channels comes before it.
-    pub(super) fn subscribe(self: &Arc<Self>, owner: OwnerKey) {
-        let (field, is_there) = {
-            let state = self.state.lock();
-            let is_there = state.listener_for(self, owner).is_some();
-            (state.core.field(owner), is_there)
-        };
-        if !is_there {
-            let field = field.filter(|_| self.name.kind().has_queue());
-            let _unused = self.join(owner, field);
+    /// Subscribes for the calls of an owner with this field. Not under the mutex: the registry of channels comes before it.
+    pub(super) fn subscribe(self: &Arc<Self>, owner: OwnerKey, field: Arc<str>) {
+        // One that is there has its confirmation heard by all that wait for it.
+        if self.state.lock().listener_for(self, owner).is_some() {
+            return;
         }
+        let field = Some(field).filter(|_| self.name.kind().has_queue());
+        let _unused = self.join(owner, field);
         self.look_at_subscription(owner);
     }
 
@@ -76,7 +73,7 @@ impl Entry {
             return;
         };
         if subscription.is_refused() {
-            return self.heard(owner, Listens::Refused);
+            return self.refused(owner, &subscription);
         }
         // What changes from here on is reported.
         self.step_with(|state, now, out| {
@@ -97,11 +94,15 @@ impl Entry {
         });
     }
 
-    fn heard(self: &Arc<Self>, owner: OwnerKey, how: Listens) {
+    /// The calls that wait for this subscription are over. Why is said in this step: the next call may subscribe again.
+    fn refused(self: &Arc<Self>, owner: OwnerKey, subscription: &Subscription) {
         let listener = self.listener_of(owner);
         self.step_with(|state, now, out| {
             let calls = state.core.subscribing(self.owner_of(listener));
-            state.core.listens(now, &calls, how, out);
+            for call in calls.iter().filter_map(|id| state.calls.get(id)) {
+                call.ends(CallEnd::Failed(self.not_confirmed(subscription.problem())));
+            }
+            state.core.listens(now, &calls, Listens::Refused, out);
         });
     }
 
@@ -115,8 +116,11 @@ impl Entry {
     /// Why the server has not confirmed that the calls of this owner hear of the lock.
     pub(crate) fn not_subscribed(&self, owner: OwnerKey) -> Error {
         let subscription = self.subscription(owner);
-        let cause = subscription.and_then(|found| found.problem());
-        let cause: Box<Cause> = cause.unwrap_or_else(|| self.route().deafness());
+        self.not_confirmed(subscription.and_then(|found| found.problem()))
+    }
+
+    fn not_confirmed(&self, cause: Option<Box<Cause>>) -> Error {
+        let cause = cause.unwrap_or_else(|| self.route().deafness());
         let name = &self.name;
         let permission = missing_channel(name.channel(), name.kind().has_queue());
         Error::of_connection(Operation::Subscribing, &permission, cause)
@@ -168,8 +172,8 @@ impl ChannelObserver for Entry {
     fn note_change(self: Arc<Self>, next: Option<i64>) {
         let next = next.map(|thread| OwnerKey::only(ThreadId(thread)));
         let subscription = self.subscription(next.unwrap_or(OwnerKey::QUEUE));
-        if subscription.is_some_and(|found| found.is_refused()) {
-            self.heard(next.unwrap_or(OwnerKey::QUEUE), Listens::Refused);
+        if let Some(refused) = subscription.filter(|found| found.is_refused()) {
+            self.refused(next.unwrap_or(OwnerKey::QUEUE), &refused);
         }
         self.step(|core, now, out| core.note_change(now, next, out));
     }

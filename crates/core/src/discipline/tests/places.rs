@@ -91,19 +91,12 @@ fn a_call_that_is_over_and_is_not_polled_gives_its_place_up() {
 /// Whatever has ended it.
 #[test]
 fn a_call_that_is_over_gives_its_place_up_when_it_leaves() {
-    for ends_by in ["its deadline", "its attempt", "a hold of its owner"] {
+    for ends_by in ["its attempt", "a hold of its owner"] {
         let mut fixture = Fixture::fair();
-        let deadline = fixture.now + TIMEOUT;
-        let waiter =
-            fixture.step(|core, _, _| core.enqueue(A, Order::Queued, TERMS, Some(deadline)));
+        let waiter = fixture.call(A, Order::Queued);
         let permit = fixture.permit(waiter);
         fixture.untaken(&permit, Untaken::Busy);
         match ends_by {
-            "its deadline" => {
-                fixture.timer_of_the_queue_fires_after(TIMEOUT);
-                assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
-                assert_eq!(fixture.rejected(waiter), Rejected::NotInTime);
-            }
             "its attempt" => {
                 fixture.is_told(A);
                 let permit = fixture.permit(waiter);
@@ -125,6 +118,21 @@ fn a_call_that_is_over_gives_its_place_up_when_it_leaves() {
         let job = fixture.job();
         assert_eq!(fixture.sends(A, job), (0, true), "{ends_by}");
     }
+}
+
+/// Whether it is polled or not.
+#[test]
+fn a_call_past_its_deadline_gives_its_place_up() {
+    let mut fixture = Fixture::fair();
+    let deadline = Some(fixture.now + TIMEOUT);
+    let waiter = fixture.step(|core, _, _| core.enqueue(A, Order::Queued, TERMS, deadline));
+    let permit = fixture.permit(waiter);
+    fixture.untaken(&permit, Untaken::Busy);
+    fixture.timer_of_the_queue_fires_after(TIMEOUT);
+    assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
+    assert_eq!(fixture.rejected(waiter), Rejected::NotInTime);
+    let job = fixture.job();
+    assert_eq!(fixture.sends(A, job), (0, true));
 }
 
 /// The other call waits for its turn.
