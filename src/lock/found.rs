@@ -22,18 +22,14 @@ impl FoundBusy {
     pub(super) fn seen_by(self, entry: &Entry, call: &WaitingCall) -> AfterAttempt {
         entry.note_answer();
         self.log(entry, call);
-        let is_first = call.attempts(|attempts| {
+        call.attempts(|attempts| {
             attempts.was_answered = true;
             attempts.found_free = self.is_free;
-            attempts.found.is_none()
-        });
-        let waits = call.order == Order::Queued;
-        if waits && is_first {
-            entry.shared().totals.count(Total::Contended, 1);
-        }
-        call.attempts(|attempts| {
-            let time = waits.then(|| self.longest_wait(entry, attempts));
-            attempts.found = Some(Box::new(self.holder));
+            let time = (call.order == Order::Queued).then(|| self.longest_wait(entry, attempts));
+            let former = attempts.found.replace(Box::new(self.holder));
+            if time.is_some() && former.is_none() {
+                entry.shared().totals.count(Total::Contended, 1);
+            }
             match time {
                 Some(time) => AfterAttempt::Waits(time),
                 None => AfterAttempt::Ends(CallEnd::Busy),

@@ -100,7 +100,7 @@ impl LockCore {
         })
     }
 
-    /// An acquire was answered: its owner has the lock. Its call gets it, unless the lease is over or nobody wants it by now;
+    /// An acquire was answered: its owner has the lock. Its call gets it, unless the lease is over or the call has left by now;
     /// then a release undoes it. `is_outside`: the server says that the owner, which is to read, does not write. If it holds
     /// the lock for writing here, that was lost.
     pub fn acquired(

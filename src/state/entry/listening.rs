@@ -22,15 +22,12 @@ pub(crate) struct LockListener {
 impl Entry {
     /// As whose the subscription of an owner is kept.
     fn listener_of(&self, owner: OwnerKey) -> OwnerKey {
-        match self.name.kind().has_queue() {
-            true => owner,
-            false => OwnerKey::QUEUE,
-        }
+        self.audience(owner).unwrap_or(OwnerKey::QUEUE)
     }
 
-    /// Whose calls hear of it by that. `None`: all.
-    fn owner_of(&self, listener: OwnerKey) -> Option<OwnerKey> {
-        self.name.kind().has_queue().then_some(listener)
+    /// Whose calls wait for the subscription of this owner. `None`: all.
+    fn audience(&self, owner: OwnerKey) -> Option<OwnerKey> {
+        self.name.kind().has_queue().then_some(owner)
     }
 
     /// Subscribes for the calls of an owner with this field. Not under the mutex: the registry of channels comes before it.
@@ -68,7 +65,6 @@ impl Entry {
 
     /// A subscription may have been confirmed, or refused, before it was joined.
     fn look_at_subscription(self: &Arc<Self>, owner: OwnerKey) {
-        let listener = self.listener_of(owner);
         let Some(subscription) = self.subscription(owner) else {
             return;
         };
@@ -77,7 +73,7 @@ impl Entry {
         }
         // What changes from here on is reported.
         self.step_with(|state, now, out| {
-            let calls = state.core.subscribing(self.owner_of(listener));
+            let calls = state.core.subscribing(self.audience(owner));
             let sent = calls.into_iter().filter_map(|id| {
                 let call = state.calls.get(&id)?;
                 Some((id, call.attempts(|attempts| attempts.asked_at)?))
@@ -96,9 +92,8 @@ impl Entry {
 
     /// The calls that wait for this subscription are over. Why is said in this step: the next call may subscribe again.
     fn refused(self: &Arc<Self>, owner: OwnerKey, subscription: &Subscription) {
-        let listener = self.listener_of(owner);
         self.step_with(|state, now, out| {
-            let calls = state.core.subscribing(self.owner_of(listener));
+            let calls = state.core.subscribing(self.audience(owner));
             for call in calls.iter().filter_map(|id| state.calls.get(id)) {
                 call.ends(CallEnd::Failed(self.not_confirmed(subscription.problem())));
             }
@@ -171,9 +166,10 @@ impl Facts {
 impl ChannelObserver for Entry {
     fn note_change(self: Arc<Self>, next: Option<i64>) {
         let next = next.map(|thread| OwnerKey::only(ThreadId(thread)));
-        let subscription = self.subscription(next.unwrap_or(OwnerKey::QUEUE));
+        let owner = next.unwrap_or(OwnerKey::QUEUE);
+        let subscription = self.subscription(owner);
         if let Some(refused) = subscription.filter(|found| found.is_refused()) {
-            self.refused(next.unwrap_or(OwnerKey::QUEUE), &refused);
+            self.refused(owner, &refused);
         }
         self.step(|core, now, out| core.note_change(now, next, out));
     }

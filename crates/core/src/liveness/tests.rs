@@ -1,4 +1,4 @@
-//! What a waiting call hears, when it asks again, and who is passed over because nobody polls.
+//! What a waiting call hears, when it asks again, and which call is passed over because it is not polled.
 
 mod waiting;
 

@@ -153,7 +153,7 @@ fn a_call_that_is_over_leaves_the_place_of_its_owner_to_another_one() {
     fixture.step(LockCore::tick);
     assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
     fixture.leaves(waiter);
-    assert_eq!(fixture.out.sends.len(), 1, "nobody wants it any more");
+    assert_eq!(fixture.out.sends.len(), 1, "no call wants it any more");
 }
 
 /// The one that is over does not ask for the other one.
