@@ -13,7 +13,7 @@ use super::release::{LongWay, entered};
 use super::stray::{is_stray_hold, release_stray_hold};
 use super::waiter::needed;
 use crate::error::{Error, HeldBy, Operation};
-use crate::redis::{Answer, Call, Limit, Received, RoutedLink, Still};
+use crate::redis::{Answer, Call, Received, RoutedLink, Still};
 use crate::script::{self, Acquired, CallError, QueuePlace, SendOutcome};
 use crate::state::entry::{AfterAttempt, CallEnd, CallOf, Entry, SendWay, Sends, WaitingCall};
 
@@ -43,10 +43,7 @@ pub(super) fn enter(
         return SendWay::Long;
     };
     let (retry, sent_at) = (shared.retry(), Instant::now());
-    let limit = Limit {
-        until: sent_at + retry.timeout,
-        silence: retry.timeout / retry.sends,
-    };
+    let limit = retry.limit(sent_at);
     let (owner, op) = (permit.owner, permit.op);
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
         let entered = EnteredAcquire {

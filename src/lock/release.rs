@@ -296,6 +296,7 @@ pub(super) struct LongWay {
 pub(super) struct FirstSend {
     step: ReleaseStep,
     sent: SendOutcome<Released>,
+    sent_at: Instant,
     passes: bool,
 }
 
@@ -379,7 +380,10 @@ impl LongWay {
         {
             return left;
         }
-        let how = how_to_send(entry.shared(), awaited);
+        let began = first
+            .as_ref()
+            .map_or_else(Instant::now, |first| first.sent_at);
+        let how = how_to_send(entry.shared(), awaited, began);
         send(entry, (owner, id), field, how, first).await
     }
 
@@ -421,18 +425,20 @@ impl LongWay {
     }
 }
 
-/// While callers wait, a send is repeated in the time that they have left.
-fn how_to_send(shared: &Shared, awaited: Option<Time>) -> (Operation, RetryPolicy) {
-    let Some(since) = awaited else {
-        return (Operation::Releasing, shared.no_retry());
+/// While callers wait, a send is repeated in the time that they have left. One that nobody waits for has one command timeout, in
+/// whatever form it goes on: an unlock that joins it has its own after that.
+fn how_to_send(shared: &Shared, awaited: Option<Time>, began: Instant) -> (Operation, RetryPolicy) {
+    let (doing, since, retry) = match awaited {
+        Some(since) => (Operation::Unlocking, since, shared.retry()),
+        None => (
+            Operation::Releasing,
+            shared.clock.time(began),
+            shared.no_retry(),
+        ),
     };
     let limit = since + shared.command_timeout();
     let timeout = limit.since(shared.clock.now());
-    let retry = RetryPolicy {
-        timeout,
-        ..shared.retry()
-    };
-    (Operation::Unlocking, retry)
+    (doing, RetryPolicy { timeout, ..retry })
 }
 
 impl Drop for LongWay {

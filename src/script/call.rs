@@ -34,6 +34,17 @@ pub(crate) struct RetryPolicy {
     pub(crate) sends: u32,
 }
 
+impl RetryPolicy {
+    /// Of sends of which the first is made now. While there may be another, half of the time is for detecting that a connection
+    /// is dead, the other half for its replacement.
+    pub(crate) fn limit(self, now: Instant) -> Limit {
+        Limit {
+            until: now + self.timeout,
+            silence: self.timeout / self.sends,
+        }
+    }
+}
+
 /// Runs a script and waits for its reply; a send lost with its connection is repeated while the retry
 /// policy allows it.
 ///
@@ -73,15 +84,9 @@ pub(crate) async fn call_after<T: 'static>(
         }) if route.follows(cause.refusal.as_ref()) => (None, Some((call, cause))),
         first => (first, None),
     };
-    let start = Instant::now();
     let (mut repeated, mut unwritten) = (false, followed.is_some());
     let mut nth = 1;
-    // Half of the time is for detecting that a connection is dead, the other half for its
-    // replacement.
-    let limit = Limit {
-        until: start + retry.timeout,
-        silence: retry.timeout / retry.sends,
-    };
+    let limit = retry.limit(Instant::now());
     loop {
         let SendOutcome { call, outcome } = match first.take() {
             Some(first) => first,

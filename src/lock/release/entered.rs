@@ -9,7 +9,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use super::{FirstSend, LongWay, call_of, how_to_send, release_answer};
-use crate::redis::{Answer, BackgroundClass, Call, Limit, Received, RoutedLink};
+use crate::redis::{Answer, BackgroundClass, Call, Received, RoutedLink};
 use crate::script::{Released, SendOutcome};
 use crate::state::entry::{Entry, SendWay};
 
@@ -61,12 +61,9 @@ pub(in crate::lock) fn enter(
     };
     let passes = matches!(said, ReleaseSend::Pass { .. });
     let call = call_of(entry, owner, field, said);
-    let (_, retry) = how_to_send(shared, *awaited);
     let sent_at = Instant::now();
-    let limit = Limit {
-        until: sent_at + retry.timeout,
-        silence: retry.timeout / retry.sends,
-    };
+    let (_, retry) = how_to_send(shared, *awaited, sent_at);
+    let limit = retry.limit(sent_at);
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
         let entered = EnteredRelease {
             long_way: LongWay::new(Arc::clone(entry), owner, op),
@@ -130,7 +127,12 @@ impl EnteredRelease {
             way,
         });
         let sent = SendOutcome { call, outcome };
-        let first = FirstSend { step, sent, passes };
+        let first = FirstSend {
+            step,
+            sent,
+            sent_at,
+            passes,
+        };
         entry.shared().runtime.spawn(long_way.run(Some(first)));
     }
 }

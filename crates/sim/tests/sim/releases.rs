@@ -177,6 +177,32 @@ fn an_unlock_that_joins_a_failed_release_is_sent_although_the_lease_is_over() {
     });
 }
 
+/// The first send of a release is answered late, with "unknown script", and the next one not at all (seed 73,002,295): that one
+/// had another command timeout, and the unlock a third.
+#[test]
+fn an_unlock_that_joins_a_release_fails_after_two_command_timeouts() {
+    play(true, async |fixture| {
+        let lock_of = fixture.task(0);
+        let outer = lock_of.lock().await.expect("free");
+        let inner = lock_of.lock().await.expect("re-entered");
+        fixture.world.hold_answers(0, true);
+        fixture.world.flush_scripts();
+        drop(inner);
+        tokio::time::sleep(ms(5)).await;
+        let began = Instant::now();
+        let unlock = begin(outer.unlock()).await;
+        tokio::time::sleep(ms(900)).await;
+        fixture.world.hold_scripts(0, true);
+        fixture.world.hold_answers(0, false);
+        let unlock = unlock.await.expect("no panic");
+        assert!(matches!(unlock, Err(Error::NoAnswer { .. })), "{unlock:?}");
+        assert!(began.elapsed() < ms(2_100), "{:?}", began.elapsed());
+        fixture.world.hold_scripts(0, false);
+        fixture.rest().await;
+        assert_eq!(fixture.client.stats().releasing, 0);
+    });
+}
+
 #[test]
 fn extending_reaches_the_limit_of_a_hold_and_not_past_it() {
     play(true, async |fixture| {
