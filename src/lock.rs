@@ -36,6 +36,7 @@ use crate::names::wire::LockName;
 use crate::redis::SyncReplicas;
 use crate::state::client_handle::ClientHandle;
 use crate::state::measure::Class;
+use redisson_lock_core::input::DetachedClaimed;
 
 pub(crate) use attempt::SENDS;
 pub(crate) use context::CallStage;
@@ -379,7 +380,7 @@ impl<K> Lock<K> {
         let unlocking = async {
             let owner = self.current_owner()?.key(self.kind.face());
             let entry = self.entry()?;
-            let hold = entry.step(|core, now, out| core.claim_detached(now, owner, out));
+            let hold = entry.step(DetachedClaimed { owner });
             let Some(hold) = hold else {
                 return Err(if shared.is_closed() {
                     Error::Closed

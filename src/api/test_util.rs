@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::input::RenewalEnds;
 use redisson_lock_core::{
-    Ending, Generation, HandOff, LossReason, OwnerKey, RenewOutcome, RenewalAsk,
+    Ending, Generation, HandOff, LockCore, LossReason, OwnerKey, RenewOutcome, RenewalAsk,
 };
 use tokio::time::Instant;
 
@@ -175,7 +176,11 @@ impl Renewing {
             generation,
         } = self;
         let outcome = RenewOutcome::Lost(reason);
-        entry.step(|core, now, out| core.renewed(now, owner, generation, outcome, out));
+        entry.step(RenewalEnds {
+            owner,
+            generation,
+            outcome,
+        });
     }
 }
 
@@ -187,6 +192,16 @@ pub fn check(client: &LockClient) {
         .all()
         .iter()
         .for_each(|entry| entry.check());
+}
+
+/// The latest inputs of every lock that a client remembers, one a line, below the name of the lock.
+pub fn inputs(client: &LockClient) -> String {
+    let entries = client.handle.locks.all();
+    let inputs = entries.iter().map(|entry| {
+        let inputs = entry.peek(LockCore::inputs_text);
+        format!("{}:\n{inputs}", entry.name.given())
+    });
+    inputs.collect()
 }
 
 /// How often a client has looked for a lock's entry in its table.

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redisson_lock_core::{LockCore, OpId, OwnerKey, Permit, Rejected, Token, Untaken};
+use redisson_lock_core::input::{AcquireEnters, AcquireTakes};
+use redisson_lock_core::{
+    Effects, LockCore, OpId, OwnerKey, Permit, Rejected, Time, Token, Untaken,
+};
 use tokio::time::Instant;
 
 use super::context::AcquireContext;
@@ -20,7 +23,7 @@ use crate::state::entry::{AfterAttempt, CallEnd, CallOf, Entry, SendWay, Sends, 
 /// Enters an acquire. It goes the long way if there is no connection now, or it may need more than one command.
 pub(super) fn enter(
     entry: &Arc<Entry>,
-    core: &mut LockCore,
+    (core, now, out): (&mut LockCore, Time, &mut Effects),
     calls: CallOf<'_>,
     permit: Permit,
 ) -> SendWay {
@@ -56,7 +59,7 @@ pub(super) fn enter(
     });
     match unflushed {
         Some(unflushed) => {
-            core.acquire_enters(owner, op);
+            core.tell(now, AcquireEnters { owner, op }, out);
             SendWay::Short(unflushed)
         }
         None => SendWay::Long,
@@ -148,8 +151,9 @@ struct StillAttempting {
 impl Still for StillAttempting {
     fn if_wanted(&self, enter: &mut dyn FnMut()) -> bool {
         // Under the lock's mutex: what undoes the attempt comes after it on the connection.
-        let is_wanted = self.entry.step(|core, _, _| {
-            let is_wanted = core.acquire_enters(self.owner, self.op);
+        let (owner, op) = (self.owner, self.op);
+        let is_wanted = self.entry.steps(|core, now, out| {
+            let is_wanted = core.tell(now, AcquireEnters { owner, op }, out);
             if is_wanted {
                 enter();
             }
@@ -293,9 +297,11 @@ impl AcquireWay {
     fn taken(&mut self, sent_at: Instant, token: Option<Token>, is_outside: bool) {
         self.open = false;
         let (entry, permit) = (&self.entry, &self.permit);
-        let taken = (entry.shared().clock.time(sent_at), token);
-        entry.take(permit, |core, now, out| {
-            core.acquired(now, permit, taken, is_outside, out)
+        entry.take(AcquireTakes {
+            permit: permit.clone(),
+            sent_at: entry.shared().clock.time(sent_at),
+            token,
+            is_outside,
         });
     }
 
@@ -336,7 +342,7 @@ fn failed(error: Error) -> AfterAttempt {
 /// How acquires and releases are sent.
 pub(crate) const SENDS: Sends = Sends {
     enter: |entry, (core, now, out), call, (owner, op)| match core.acquire_says(owner, op) {
-        Some(permit) => enter(entry, core, call, permit),
+        Some(permit) => enter(entry, (core, now, out), call, permit),
         None => entered::enter(entry, (core, now, out), owner, op),
     },
     long_way: |entry, owner, op| match entry.says(owner, op) {

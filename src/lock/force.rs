@@ -7,6 +7,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
+use redisson_lock_core::input::OwnerLost;
 use redisson_lock_core::{Face, Generation, LossReason, OwnerKey, on_another_clock};
 use tokio::time::Instant;
 
@@ -103,8 +104,10 @@ impl<K> Lock<K> {
                     // By now the same owner may have acquired the lock again.
                     for (owner, generation) in meant.owners {
                         meant.entry.iter().for_each(|entry| {
-                            entry.step(|core, now, out| {
-                                core.lose_owner(now, owner, Some(generation), reason, out);
+                            entry.step(OwnerLost {
+                                owner,
+                                generation: Some(generation),
+                                reason,
                             });
                         });
                     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock_core::Ending;
+use redisson_lock_core::input::TimePasses;
 
 use crate::error::{Error, Operation, is_of_a_replica};
 use crate::lock::hold_handle::{Hold, HoldHandle};
@@ -363,8 +364,8 @@ fn held_as(hold: &Hold) -> Option<Arc<str>> {
 /// Calls this with that field, before anything can end the hold.
 fn if_held<T>(hold: &Hold, call: impl FnOnce(Option<&Arc<str>>) -> T) -> T {
     let (owner, id) = (hold.key(), hold.id);
-    hold.entry.step(|core, now, out| {
-        core.tick(now, out);
+    hold.entry.steps(|core, now, out| {
+        core.tell(now, TimePasses {}, out);
         let field = core.snapshot(now, owner, id);
         let field = field.and_then(|_| core.field(owner));
         call(field.as_ref())

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use redisson_lock_core::input::ReleaseSent;
 use redisson_lock_core::{LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend};
 use tokio::sync::oneshot;
 
@@ -50,9 +51,16 @@ async fn send(entry: &Arc<Entry>, leavers: Vec<Leaver>) {
     let call = || {
         (places, leaving) = (Vec::new(), Vec::new());
         for (nth, leaver) in leavers.iter().enumerate() {
-            let said = entry.step(|core, now, out| {
-                let field = core.field(leaver.owner)?;
-                let said = core.release_sent(now, leaver.owner, leaver.op, false, out)?;
+            let Leaver { owner, op, .. } = *leaver;
+            let may_pass = false;
+            let said = entry.steps(|core, now, out| {
+                let field = core.field(owner)?;
+                let says = ReleaseSent {
+                    owner,
+                    op,
+                    may_pass,
+                };
+                let said = core.tell(now, says, out)?;
                 Some((field, said))
             });
             if let Some((

@@ -4,7 +4,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_core::{Effects, Life, LockCore, Order, WaiterId};
+use redisson_lock_core::input::PlacePolled;
+use redisson_lock_core::{Life, Order, WaiterId};
 use tokio::time::Instant;
 
 use super::waiter::{NOT_IN_TIME, Retries};
@@ -216,9 +217,8 @@ impl MemberPlace {
     /// Whether `try_lock` of its owner would not find others of this client before it. If it was passed over, it is back:
     /// nothing else takes it back.
     pub(crate) fn poll_turn(&self) -> bool {
-        let id = self.id;
-        let poll = |core: &mut LockCore, now, out: &mut Effects| core.poll_turn(now, id, out);
-        self.entry.step(poll)
+        let call = self.id;
+        self.entry.step(PlacePolled { call })
     }
 
     /// Fails when the client has ended.

@@ -9,9 +9,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use redisson_lock_core::input::{
+    HoldDetached, HoldDropped, HoldLeft, PassNotExecuted, ReleaseAnswered, ReleaseBegins,
+    ReleaseChanges, ReleaseDropped, ReleaseFailed, ReleaseHasRoom, ReleaseRefused, ReleaseSent,
+    ReleaseUnwritten, ReleaseWaits,
+};
 use redisson_lock_core::{
-    Effects, Ending, Face, FailedSend, HoldId, LockCore, LossReason, OpId, OwnerKey, ReleaseAnswer,
-    ReleaseSend, ReleaseStep, Time, WaiterId,
+    Ending, Face, FailedSend, HoldId, LossReason, OpId, OwnerKey, ReleaseAnswer, ReleaseSend,
+    ReleaseStep, Time, WaiterId,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::oneshot::error::RecvError;
@@ -41,9 +46,7 @@ impl Drop for OpenHold {
     fn drop(&mut self) {
         if self.open {
             let (owner, hold) = (self.owner, self.hold);
-            let was_held = self
-                .entry
-                .step(|core, now, out| core.drop_hold(now, owner, hold, out));
+            let was_held = self.entry.step(HoldDropped { owner, hold });
             if was_held {
                 let (lock, client) = (self.entry.name.given(), &self.entry.shared().client_id);
                 let owner = format_args!("{client}:{}", owner.thread.0);
@@ -67,16 +70,14 @@ impl OpenHold {
     pub(crate) fn detach(mut self) {
         self.open = false;
         let (owner, hold) = (self.owner, self.hold);
-        self.entry
-            .step(|core, now, out| core.detach(now, owner, hold, out));
+        self.entry.step(HoldDetached { owner, hold });
     }
 
     /// Leaves the hold to its lease.
     pub(crate) fn leave(mut self) {
         self.open = false;
         let (owner, hold) = (self.owner, self.hold);
-        self.entry
-            .step(|core, now, out| core.leave_to_lease(now, owner, hold, out));
+        self.entry.step(HoldLeft { owner, hold });
     }
 
     /// Releases the hold. From the first poll on, dropping the future changes nothing: the release goes on.
@@ -168,12 +169,15 @@ async fn send(
         });
         let call = |unwritten| {
             if unwritten {
-                entry.step(|core, now, out| core.release_unwritten(now, owner, op, out));
+                entry.step(ReleaseUnwritten { owner, op });
             }
             let safe = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
             let may_pass = may_pass && safe;
-            let said =
-                entry.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))?;
+            let said = entry.step(ReleaseSent {
+                owner,
+                op,
+                may_pass,
+            })?;
             passes = matches!(said, ReleaseSend::Pass { .. });
             Some(call_of(entry, owner, field, said))
         };
@@ -183,7 +187,7 @@ async fn send(
                 value: Released::NoToken,
                 ..
             }) => {
-                entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
+                entry.step(PassNotExecuted { owner, op });
                 may_pass = false;
                 continue;
             }
@@ -211,12 +215,9 @@ async fn send(
         may_pass = false;
         if is_downgrade {
             // Who moves its own hold is told why that was refused.
-            let step = |core: &mut LockCore, now, out: &mut Effects| {
-                core.release_changes(now, owner, op, out);
-            };
-            entry.fail_unlocks(&error.error, step);
+            entry.fail_unlocks(&error.error, ReleaseChanges { owner, op });
         } else {
-            entry.step(|core, now, out| core.release_not_executed(now, owner, op, out));
+            entry.step(PassNotExecuted { owner, op });
         }
     }
 }
@@ -345,24 +346,21 @@ impl LongWay {
 
     /// A send begins.
     fn step(&self) -> ReleaseStep {
-        let (owner, id, carrier) = (self.owner, self.id, self.entry.route().carrier());
-        let step = |core: &mut LockCore, now, out: &mut Effects| {
-            core.release_step(now, owner, id, carrier, out)
-        };
-        self.entry.step(step)
+        let (owner, op, carrier) = (self.owner, self.id, self.entry.route().carrier());
+        self.entry.step(ReleaseBegins { owner, op, carrier })
     }
 
     /// Waits for a place among the releases under way. `None`: the release did not wait for it any more.
     async fn place(&mut self) -> Option<Option<OwnedSemaphorePermit>> {
-        let (entry, owner, id) = (Arc::clone(&self.entry), self.owner, self.id);
+        let (entry, owner, op) = (Arc::clone(&self.entry), self.owner, self.id);
         if let Some(place) = entry.route().try_bulk(BackgroundClass::Releases) {
             return Some(Some(place));
         }
         // A caller that joins it has it sent immediately. With the runtime the core ends what waits.
         self.open = false;
-        entry.step(|core, now, out| core.release_waits(now, owner, id, out));
+        entry.step(ReleaseWaits { owner, op });
         let place = entry.route().bulk(BackgroundClass::Releases).await;
-        self.open = entry.step(|core, now, out| core.release_has_room(now, owner, id, out));
+        self.open = entry.step(ReleaseHasRoom { owner, op });
         self.open.then_some(place)
     }
 
@@ -389,7 +387,7 @@ impl LongWay {
 
     /// The core hears what became of the send, and says what comes next.
     fn ended(mut self, field: &Arc<str>, sent: Result<ReleaseAnswer, CallError>) {
-        let (entry, owner, id) = (Arc::clone(&self.entry), self.owner, self.id);
+        let (entry, owner, op) = (Arc::clone(&self.entry), self.owner, self.id);
         self.open = false;
         let CallError {
             error,
@@ -397,18 +395,19 @@ impl LongWay {
         } = match sent {
             Ok(answer) => {
                 entry.latest.reached();
-                return entry
-                    .step(|core, now, out| core.release_answered(now, owner, id, answer, out));
+                return entry.step(ReleaseAnswered { owner, op, answer });
             }
             Err(error) => error,
         };
         if error.is_final() {
-            let mut is_over = false;
-            let step = |core: &mut LockCore, now, out: &mut Effects| {
-                is_over = core.release_refused(now, owner, id, maybe_executed, out);
+            let refused = ReleaseRefused {
+                owner,
+                op,
+                maybe_executed,
             };
+            let (is_reported, is_over) = entry.fail_unlocks(&error, refused);
             // A caller that has the error needs no event.
-            if !entry.fail_unlocks(&error, step) && is_over {
+            if !is_reported && is_over {
                 entry.log_given_up(field, &error.to_string());
             }
             return;
@@ -419,9 +418,7 @@ impl LongWay {
             text: error.to_string().into(),
             carrier: entry.route().carrier(),
         };
-        entry.fail_unlocks(&error, |core, now, out| {
-            core.release_failed(now, owner, id, &failed, out);
-        });
+        entry.fail_unlocks(&error, ReleaseFailed { owner, op, failed });
     }
 }
 
@@ -444,9 +441,8 @@ fn how_to_send(shared: &Shared, awaited: Option<Time>, began: Instant) -> (Opera
 impl Drop for LongWay {
     fn drop(&mut self) {
         if self.open {
-            let (owner, id) = (self.owner, self.id);
-            self.entry
-                .step(|core, now, out| core.release_gone(now, owner, id, out));
+            let (owner, op) = (self.owner, self.id);
+            self.entry.step(ReleaseDropped { owner, op });
         }
     }
 }

@@ -16,6 +16,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
+use redisson_lock_core::input::{ClientEnds, TimerFires};
 use redisson_lock_core::{Life, LossReason, RenewOutcome, Total};
 use tokio::task::{JoinSet, coop};
 use tokio::time::Instant;
@@ -53,7 +54,8 @@ impl Drop for EndsHolds {
         locks.timers.end();
         locks.set_life(Life::Gone);
         for entry in entries {
-            entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+            let reason = LossReason::Closed;
+            entry.step(ClientEnds { reason });
         }
     }
 }
@@ -160,7 +162,7 @@ async fn next_due(locks: &Weak<Locks>) -> Option<Vec<Batch>> {
 
 fn add_due(due: &mut Renewals, fired: Vec<FiredTimer<Entry>>) {
     for FiredTimer { lock: entry, owner } in fired {
-        let request = entry.step(|core, now, out| core.timer_fired(now, owner, out));
+        let request = entry.step(TimerFires { owner });
         if let Some(request) = request {
             due.add(&entry, owner, request);
         }

@@ -13,6 +13,7 @@ use crate::redis::SyncReplicas;
 use crate::script;
 use crate::state::bounds::check_replicas;
 use crate::state::entry::{Entry, ReplicaLink};
+use redisson_lock_core::input::{HoldHandedOut, ReplicasAnswer};
 
 impl<K> Lock<K> {
     /// Returns this lock with a replication requirement: a call gets the lock only after `replicas` replicas, 1
@@ -123,7 +124,7 @@ impl ReplicaCheck {
         let (field, is_confirmed) =
             entry.peek(|core| (core.field(owner), core.is_confirmed(owner)));
         if is_confirmed {
-            entry.step(|core, now, out| core.handed_out(now, owner, hold, out));
+            entry.step(HoldHandedOut { owner, hold });
             return Ok(guard);
         }
         let SyncReplicas { replicas, within } = self.wanted;
@@ -141,8 +142,12 @@ impl ReplicaCheck {
                 .acknowledged(self.link.route(&entry), touch, sent_at, until)
                 .await;
             let leased = (entry.shared().clock.time(sent_at), lease);
-            entry
-                .step(|core, now, out| core.confirmed(now, owner, hold, leased, acknowledged, out));
+            entry.step(ReplicasAnswer {
+                owner,
+                hold,
+                leased,
+                acknowledged,
+            });
         }
         if acknowledged >= replicas {
             self.unconfirmed = None;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::input::{ClientEnds, DetachedDropped};
 use redisson_lock_core::{Counts, Life, LockCore, LossReason};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -72,7 +73,7 @@ impl Drop for ClientHandle {
 
 /// Releases every detached hold in the background; answers how many.
 fn drop_detached(locks: &Locks) -> usize {
-    let drop_all = |entry: &Arc<Entry>| entry.step(|core, now, out| core.drop_detached(now, out));
+    let drop_all = |entry: &Arc<Entry>| entry.step(DetachedDropped {});
     locks.all().iter().map(drop_all).sum()
 }
 
@@ -90,10 +91,10 @@ fn log_unconfirmed(locks: &Locks) {
 
 /// Ends the holds that are left, and says which.
 fn abandon(locks: &Locks) -> Vec<AbandonedHold> {
-    let mut abandoned = Vec::new();
+    let (mut abandoned, reason) = (Vec::new(), LossReason::Closed);
     for entry in locks.all() {
         let lock = entry.name.given().to_string();
-        let fields = entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+        let fields = entry.step(ClientEnds { reason });
         let holds = fields.into_iter().map(|(field, face)| AbandonedHold {
             lock: lock.clone(),
             owner: entry.name.of_face(face).counted_in(&field).to_string(),
@@ -144,8 +145,9 @@ async fn end(locks: &Arc<Locks>, stop: &CancellationToken) {
     stop.cancel();
     locks.shared.redis.shut_down().await;
     locks.shared.redis.channels().end();
+    let reason = LossReason::Closed;
     for entry in locks.all() {
-        entry.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+        entry.step(ClientEnds { reason });
     }
 }
 

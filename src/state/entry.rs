@@ -19,6 +19,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use redisson_lock_core::input::{Happens, LifeChanges, OwnerLost, ReportArrives};
 use redisson_lock_core::small_map::SmallMap;
 use redisson_lock_core::{
     Counts, Discipline, Effects, Event, Face, HoldId, Life, LockCore, LossReason, OpId, OwnerKey,
@@ -114,7 +115,7 @@ impl Locks {
     pub(crate) fn set_life(&self, life: Life) {
         self.shared.set_life(life);
         for entry in self.all() {
-            entry.step(|core, now, out| core.set_life(now, life, out));
+            entry.step(LifeChanges { life });
         }
     }
 }
@@ -245,8 +246,13 @@ impl Entry {
         self.latest.answered(self.shared().clock.now());
     }
 
-    /// Runs one step of the core.
-    pub(crate) fn step<T>(
+    /// Tells the core what happens.
+    pub(crate) fn step<I: Happens>(self: &Arc<Self>, input: I) -> I::Answer {
+        self.steps(|core, now, out| core.tell(now, input, out))
+    }
+
+    /// The same for what depends on how the core is, or for several inputs at the same moment.
+    pub(crate) fn steps<T>(
         self: &Arc<Self>,
         run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
     ) -> T {
@@ -286,13 +292,13 @@ impl Entry {
     }
 
     /// Runs a step of a batch: the caller sets the timers that change, those of all its steps together.
-    pub(crate) fn step_of_batch<T>(
+    pub(crate) fn step_of_batch<I: Happens>(
         self: &Arc<Self>,
         timers: &mut Vec<(Arc<Self>, OwnerKey)>,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-    ) -> T {
+        input: I,
+    ) -> I::Answer {
         let mut deferred = Deferred::default();
-        let run = |state: &mut Facts, now, out: &mut _| run(&mut state.core, now, out);
+        let run = |state: &mut Facts, now, out: &mut _| state.core.tell(now, input, out);
         let answer = self.locked_step(&mut deferred, run);
         let changed = deferred.effects.timers.drain(..);
         timers.extend(changed.map(|owner| (Arc::clone(self), owner)));
@@ -474,8 +480,8 @@ impl Entry {
     }
 
     /// Others have changed the lock. Returns whether anything is to be looked at.
-    pub(crate) fn note_report(&self) -> bool {
-        self.state.lock().core.note_report()
+    pub(crate) fn note_report(self: &Arc<Self>) -> bool {
+        self.step(ReportArrives {})
     }
 
     /// An owner leaves the queue with the next call. `Some`: the task that has it sends for all that join.
@@ -489,9 +495,14 @@ impl Entry {
     /// The server has said that a hold is lost: that ends all of its owner. It may have ended meanwhile, and its owner
     /// may have begun another one.
     pub(crate) fn lose(self: &Arc<Self>, owner: OwnerKey, hold: HoldId, reason: LossReason) {
-        self.step(|core, now, out| {
+        self.steps(|core, now, out| {
             if core.snapshot(now, owner, hold).is_some() {
-                core.lose_owner(now, owner, None, reason, out);
+                let lost = OwnerLost {
+                    owner,
+                    generation: None,
+                    reason,
+                };
+                core.tell(now, lost, out);
             }
         });
     }

@@ -90,7 +90,7 @@ impl LockCore {
     }
 
     /// A copy of an acquire enters its connection. Returns whether it is still wanted.
-    pub fn acquire_enters(&mut self, owner: OwnerKey, op: OpId) -> bool {
+    pub(super) fn acquire_enters(&mut self, owner: OwnerKey, op: OpId) -> bool {
         // Nothing that is kept elsewhere follows from it.
         let own = self.owners.get_mut(owner);
         let acquire = own.and_then(|own| own.op.acquire_mut());
@@ -103,7 +103,7 @@ impl LockCore {
     /// An acquire was answered: its owner has the lock. Its call gets it, unless the lease is over or the call has left by now;
     /// then a release undoes it. `is_outside`: the server says that the owner, which is to read, does not write. If it holds
     /// the lock for writing here, that was lost.
-    pub fn acquired(
+    pub(super) fn acquired(
         &mut self,
         now: Time,
         permit: &Permit,
@@ -151,7 +151,7 @@ impl LockCore {
 
     /// A call claims the lock that was granted to it: the hold goes into the books, unless it is over or unwanted by now. Then
     /// a release undoes it. Its call leaves the queue.
-    pub fn claim(
+    pub(super) fn claim(
         &mut self,
         now: Time,
         id: WaiterId,
@@ -252,7 +252,7 @@ impl LockCore {
     }
 
     /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release, and its call goes on so.
-    pub fn untaken(
+    pub(super) fn untaken(
         &mut self,
         now: Time,
         permit: &Permit,

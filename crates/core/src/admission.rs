@@ -34,7 +34,7 @@ pub enum Admission {
 pub enum Woken {
     /// Nothing: it goes on by itself, has left, or is not polled.
     Nothing,
-    /// It asks: see [`LockCore::admit`].
+    /// It asks: see [`CallAsks`](super::input::CallAsks).
     Asks,
     /// The lock was granted to it, or it is a place that has its turn.
     Call,
@@ -66,7 +66,7 @@ pub enum Rejected {
 
 impl LockCore {
     /// Joins the queue. No step by itself: the call asks immediately. It makes no other attempt after its deadline.
-    pub fn enqueue(
+    pub(super) fn enqueue(
         &mut self,
         owner: OwnerKey,
         order: Order,
@@ -77,7 +77,7 @@ impl LockCore {
     }
 
     /// Joins the queue without ever asking for the lock.
-    pub fn enqueue_place(&mut self, owner: OwnerKey, terms: Terms) -> WaiterId {
+    pub(super) fn enqueue_place(&mut self, owner: OwnerKey, terms: Terms) -> WaiterId {
         self.add_call(owner, (Order::Queued, Stage::Place), (terms, None))
     }
 
@@ -94,7 +94,7 @@ impl LockCore {
     }
 
     /// Leaves the queue, whatever came of it.
-    pub fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+    pub(super) fn leave(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
         self.step(now, out, |core, out| core.leave_now(now, id, out));
     }
 
@@ -122,10 +122,12 @@ impl LockCore {
     pub(super) fn note_reconnects(
         &mut self,
         now: Time,
-        owner: OwnerKey,
-        reconnects: u64,
+        of: Option<(OwnerKey, u64)>,
         out: &mut Effects,
     ) {
+        let Some((owner, reconnects)) = of else {
+            return;
+        };
         let reconnects = u16::try_from(reconnects % u64::from(NOT_COUNTED)).unwrap_or_default();
         self.change(now, owner, out, |own, cx| {
             own.note_reconnects(reconnects, cx)
@@ -133,7 +135,7 @@ impl LockCore {
     }
 
     /// What is to be done for a call that a step has woken.
-    pub fn woken(&mut self, id: WaiterId) -> Woken {
+    pub fn woken(&self, id: WaiterId) -> Woken {
         let Some(waiter) = self.queue.get(id) else {
             return Woken::Nothing;
         };
@@ -170,32 +172,24 @@ impl LockCore {
     }
 
     /// A call asks: because it has just joined the queue, or because a step has woken it. `field` is the one under which a new
-    /// hold of its owner would appear in Redis. With an error, and if it is busy, the call is over.
-    pub fn admit(
+    /// hold of its owner would appear in Redis. `reconnects`, where the server has the queue: how often a connection to it was
+    /// replaced without a fence, read before the field was chosen. A place under a field that is older than the latest is given
+    /// up. With an error, and if it is busy, the call is over.
+    pub(super) fn admit(
         &mut self,
         now: Time,
         id: WaiterId,
         field: &Arc<str>,
+        reconnects: Option<u64>,
         out: &mut Effects,
     ) -> Result<Admission, Rejected> {
-        self.step(now, out, |core, out| core.admit_now(now, id, field, out))
-    }
-
-    /// Admits a call where the server has the queue. `reconnects`: how often a connection to the lock's server was replaced
-    /// without a fence, read before the field was chosen. A place under a field that is older than the latest is given up.
-    pub fn admit_to_place(
-        &mut self,
-        now: Time,
-        (id, owner): (WaiterId, OwnerKey),
-        field: &Arc<str>,
-        reconnects: u64,
-        out: &mut Effects,
-    ) -> Result<Admission, Rejected> {
+        let owner = self.queue.get(id).map(|waiter| waiter.owner);
+        let counted = owner.zip(reconnects);
         self.step(now, out, |core, out| {
-            core.note_reconnects(now, owner, reconnects, out);
+            core.note_reconnects(now, counted, out);
             let admission = core.admit_now(now, id, field, out);
             // What was made by this has the field that was chosen after the count was read.
-            core.note_reconnects(now, owner, reconnects, out);
+            core.note_reconnects(now, counted, out);
             admission
         })
     }

@@ -29,6 +29,7 @@ impl<T: Empty> Apart<T> {
         self.0.take_if(|apart| apart.is_empty());
     }
 
+    #[cfg(any(test, feature = "test-util"))]
     pub(super) fn is_apart(&self) -> bool {
         self.0.is_some()
     }

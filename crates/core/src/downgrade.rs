@@ -46,7 +46,7 @@ impl LockCore {
 
     /// As [`unlock`](Self::unlock), and `to`, a call of the same owner that waits to read, gets the lock in the same script.
     /// Only if that [may be](Self::may_downgrade).
-    pub fn downgrade(
+    pub(super) fn downgrade(
         &mut self,
         now: Time,
         owner: OwnerKey,

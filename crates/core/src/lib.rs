@@ -1,8 +1,9 @@
 //! One lock as this client sees it, without a clock, a runtime or a server: time comes in, effects
 //! go out.
 //!
-//! A [`LockCore`] is plain data. Every method that changes it is one step: it ends what is over by the
-//! clock, changes, and says what is left to be done when the mutex is free ([`Effects`]). The same
+//! A [`LockCore`] is plain data. What can happen to it is an input, and each is one step
+//! ([`LockCore::tell`]): it ends what is over by the clock, changes, and says what is left to be done when the
+//! mutex is free ([`Effects`]). The same
 //! steps in the same order always lead to the same state.
 //!
 //! | file | has |
@@ -15,7 +16,8 @@
 //! | `faces` | what the two faces of an owner have to do with each other, where it has two |
 //! | `queue`, `apart` | the waiters, which take no room while there are none |
 //! | `liveness` | what a waiting call hears, when it asks again, and who is passed over |
-//! | `admission`, `acquire`, `release`, `handoff`, `renewal` | the steps |
+//! | `input` | what can happen: the one door; `record` keeps the latest of it for tests |
+//! | `admission`, `acquire`, `unlock`, `release`, `handoff`, `renewal` | the steps |
 
 // What `redisson-lock` needs of it, and with the feature `test-util` what its explorer does.
 #![allow(
@@ -37,15 +39,19 @@ mod downgrade;
 mod faces;
 mod handoff;
 mod hold;
+pub mod input;
 mod liveness;
 mod op;
 mod owner_state;
 mod owners;
 mod queue;
+#[cfg(feature = "test-util")]
+mod record;
 mod release;
 mod renewal;
 pub mod small_map;
 mod tenure;
+mod unlock;
 mod values;
 
 use std::sync::Arc;
@@ -73,6 +79,8 @@ use op::EnclosingWrite;
 use owner_state::{Context, OwnerState, OwnerStatus};
 use owners::Owners;
 use queue::{Lanes, Queue, QueueLane, Stage};
+#[cfg(feature = "test-util")]
+use record::Record;
 use values::Ids;
 
 /// One lock of this client.
@@ -91,6 +99,8 @@ pub struct LockCore {
     counts: Counts,
     /// The latest step. Time does not run backwards.
     latest: Time,
+    #[cfg(feature = "test-util")]
+    record: Record,
 }
 
 /// Whether the head of a lane may go on. It is compared before and after each step, and a step by which the head
@@ -118,6 +128,8 @@ impl LockCore {
             others_listen: false,
             counts: Counts::default(),
             latest: Time::START,
+            #[cfg(feature = "test-util")]
+            record: Record::default(),
         }
     }
 
@@ -328,12 +340,12 @@ impl LockCore {
     }
 
     /// Ends what is over by the clock.
-    pub fn tick(&mut self, now: Time, out: &mut Effects) {
+    fn tick(&mut self, now: Time, out: &mut Effects) {
         self.step(now, out, |_, _| ());
     }
 
     /// Enters a later part of the client's life, and has every call look at it.
-    pub fn set_life(&mut self, now: Time, life: Life, out: &mut Effects) {
+    fn set_life(&mut self, now: Time, life: Life, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.life = core.life.max(life);
             out.woken.extend(core.queue.ids());
@@ -353,7 +365,7 @@ impl LockCore {
 
     /// Ends every hold that is still open, because the client is closed. Answers with the fields and faces of their
     /// owners.
-    pub fn lose_all(
+    fn lose_all(
         &mut self,
         now: Time,
         reason: LossReason,

@@ -65,7 +65,7 @@ impl LockCore {
     }
 
     /// Something is known of the subscription that these calls wait for.
-    pub fn listens(&mut self, now: Time, ids: &[WaiterId], how: Listens, out: &mut Effects) {
+    pub(super) fn listens(&mut self, now: Time, ids: &[WaiterId], how: Listens, out: &mut Effects) {
         self.step(now, out, |core, out| {
             for id in ids {
                 let Some(waiter) = core.queue.get(*id) else {
@@ -111,7 +111,7 @@ impl LockCore {
     }
 
     /// Another process may have freed the lock. `next`: only this owner hears of it, whose turn it is in the server's queue.
-    pub fn note_change(&mut self, now: Time, next: Option<OwnerKey>, out: &mut Effects) {
+    pub(super) fn note_change(&mut self, now: Time, next: Option<OwnerKey>, out: &mut Effects) {
         self.step(now, out, |core, out| {
             let listening: Vec<_> = match next {
                 Some(owner) => core.queue.in_lane(core.discipline.lane(owner)).collect(),
@@ -133,7 +133,7 @@ impl LockCore {
     }
 
     /// A call is polled: if it was passed over, or makes another attempt, it asks at its place.
-    pub fn poll(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
+    pub(super) fn poll(&mut self, now: Time, id: WaiterId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             let waiter = core.queue.get(id);
             let stage = waiter.map(|waiter| (waiter.passed_over, waiter.stage));
@@ -156,7 +156,7 @@ impl LockCore {
     }
 
     /// A place is polled. Returns whether it has its turn.
-    pub fn poll_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
+    pub(super) fn poll_turn(&mut self, now: Time, id: WaiterId, out: &mut Effects) -> bool {
         self.step(now, out, |core, _| {
             core.queue.take_back(id);
             core.begin_turn(now, id);

@@ -1,4 +1,4 @@
-//! Unlocks, dropped guards, and the release that brings Redis to the count that is left.
+//! The release that brings Redis to the count that is left.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::op::{Op, Passed, ReleaseStage, Sent, Unlock, Unlocking};
 use super::owner_state::{Context, OwnerState};
 use super::tenure::QueueSlot;
 use super::values::{
-    Carrier, Effects, Event, FailedSend, HoldId, Life, LossReason, OpId, OwnerKey, ReleaseAnswer,
+    Carrier, Effects, Event, FailedSend, Life, LossReason, OpId, OwnerKey, ReleaseAnswer,
     ReleaseSend, ReleaseStep, Rules, Time, Total, Unlocked,
 };
 
@@ -25,108 +25,6 @@ impl ReleaseAnswer {
 }
 
 impl LockCore {
-    /// Takes a hold out of the books, and begins a release or joins the one that is under way. The outcome is
-    /// an effect of a later step. `Err`: the hold was lost. `Ok(false)`: it was released before.
-    pub fn unlock(
-        &mut self,
-        now: Time,
-        owner: OwnerKey,
-        hold: HoldId,
-        out: &mut Effects,
-    ) -> Result<bool, LossReason> {
-        self.step(now, out, |core, out| core.unlock_now(now, owner, hold, out))
-    }
-
-    pub(super) fn unlock_now(
-        &mut self,
-        now: Time,
-        owner: OwnerKey,
-        hold: HoldId,
-        out: &mut Effects,
-    ) -> Result<bool, LossReason> {
-        let unlock = self.change(now, owner, out, |own, cx| {
-            if let Some(reason) = own.tenure.loss_of(hold) {
-                // If a section that ran on after its limit has left the field there, that goes now.
-                own.acknowledge(hold, cx);
-                return Err(reason);
-            }
-            let taken_out = own.take_out(hold, true, cx);
-            if taken_out && own.op.release().is_some() {
-                // Its own time begins now, however long the release has been failing.
-                own.op_changed_at = cx.now;
-            }
-            Ok(taken_out)
-        });
-        unlock.unwrap_or(Ok(false))
-    }
-
-    /// A guard was dropped: its owner does not hold from here on.
-    /// `false`: it had ended.
-    pub fn drop_hold(
-        &mut self,
-        now: Time,
-        owner: OwnerKey,
-        hold: HoldId,
-        out: &mut Effects,
-    ) -> bool {
-        self.step(now, out, |core, out| core.drop_now(now, owner, hold, out))
-    }
-
-    fn drop_now(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) -> bool {
-        let was_held = self.change(now, owner, out, |own, cx| {
-            let was_held = own.take_out(hold, false, cx);
-            if !was_held {
-                own.acknowledge(hold, cx);
-            }
-            was_held
-        });
-        was_held.unwrap_or(false)
-    }
-
-    /// Drops every detached hold; answers how many.
-    pub fn drop_detached(&mut self, now: Time, out: &mut Effects) -> usize {
-        self.step(now, out, |core, out| {
-            let detached = core
-                .owners
-                .iter()
-                .map(|(owner, own)| (owner, own.tenure.detached()));
-            let detached: Vec<_> = detached.collect();
-            for (owner, hold) in detached
-                .iter()
-                .flat_map(|(owner, holds)| holds.iter().map(|hold| (*owner, *hold)))
-            {
-                core.drop_now(now, owner, hold, out);
-            }
-            detached.iter().map(|(_, holds)| holds.len()).sum()
-        })
-    }
-
-    pub fn detach(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, _| own.tenure.detach(hold));
-        });
-    }
-
-    /// Leaves a hold to its lease: nobody releases it, and the end of the client does not either.
-    pub fn leave_to_lease(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, _| own.tenure.leave(hold));
-        });
-    }
-
-    /// A detached hold of this owner, for the caller to release.
-    pub fn claim_detached(
-        &mut self,
-        now: Time,
-        owner: OwnerKey,
-        out: &mut Effects,
-    ) -> Option<HoldId> {
-        self.step(now, out, |core, out| {
-            core.change(now, owner, out, |own, _| own.tenure.claim_detached())
-                .flatten()
-        })
-    }
-
     /// The count that a release of this owner goes to.
     #[cfg(feature = "test-util")]
     pub fn release_target(&self, owner: OwnerKey) -> u32 {
@@ -141,7 +39,7 @@ impl LockCore {
 
     /// A send of a release begins, over this connection if it goes immediately. What was sent before it and has no answer may
     /// still be executed there.
-    pub fn release_step(
+    pub(super) fn release_step(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -161,7 +59,7 @@ impl LockCore {
 
     /// A release is about to be sent. Returns what it has to say at this moment. `None`: it is over.
     /// `may_pass`: the connection allows for a hand-off.
-    pub fn release_sent(
+    pub(super) fn release_sent(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -206,7 +104,13 @@ impl LockCore {
     }
 
     /// The last send of a release was never written: it is not why the next one finds nothing.
-    pub fn release_unwritten(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+    pub(super) fn release_unwritten(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        out: &mut Effects,
+    ) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
                 let release = own.op.release_mut().filter(|release| release.id == op);
@@ -216,7 +120,7 @@ impl LockCore {
     }
 
     /// A pass was certainly not executed: it was refused, or never sent. A release that frees the lock follows.
-    pub fn release_not_executed(
+    pub(super) fn release_not_executed(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -233,7 +137,13 @@ impl LockCore {
     }
 
     /// There are too many releases under way for this one.
-    pub fn release_waits(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+    pub(super) fn release_waits(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        out: &mut Effects,
+    ) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
                 let release = own.op.release_mut().filter(|release| release.id == op);
@@ -243,7 +153,7 @@ impl LockCore {
     }
 
     /// There is room for it. Returns whether it has waited for that until now.
-    pub fn release_has_room(
+    pub(super) fn release_has_room(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -262,7 +172,7 @@ impl LockCore {
     }
 
     /// The send of a release was answered.
-    pub fn release_answered(
+    pub(super) fn release_answered(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -293,7 +203,7 @@ impl LockCore {
 
     /// A send of a release has no answer, was refused, or could not be made. The unlocks that were part of it fail; the next
     /// send is made after a pause, or now, if callers wait who have joined.
-    pub fn release_failed(
+    pub(super) fn release_failed(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -309,7 +219,7 @@ impl LockCore {
 
     /// The server will always refuse it. The unlocks that were part of it fail, and so does the release, unless callers wait
     /// who have joined: those have a send of their own. Returns whether it has ended.
-    pub fn release_refused(
+    pub(super) fn release_refused(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -329,7 +239,13 @@ impl LockCore {
     }
 
     /// A send was refused, and goes on in another form. The unlocks that were part of it fail.
-    pub fn release_changes(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+    pub(super) fn release_changes(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        op: OpId,
+        out: &mut Effects,
+    ) {
         self.end_failed_send(now, owner, op, false, out, |_, _| {});
     }
 
@@ -355,7 +271,7 @@ impl LockCore {
     }
 
     /// The send of a release could not be spawned, or was dropped with its runtime: the lease frees the lock.
-    pub fn release_gone(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
+    pub(super) fn release_gone(&mut self, now: Time, owner: OwnerKey, op: OpId, out: &mut Effects) {
         self.step(now, out, |core, out| {
             core.release_gone_now(now, owner, op, out)
         });

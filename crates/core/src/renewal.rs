@@ -35,7 +35,7 @@ impl RenewalRequest {
 
 impl LockCore {
     /// The timer of an owner has fired. Ends what is over; answers with what is to be renewed.
-    pub fn timer_fired(
+    pub(super) fn timer_fired(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -65,7 +65,11 @@ impl LockCore {
 
     /// Another server has the lock now. Ends what is over; answers with what is to be looked at, whether it
     /// is due or not, and whether a renewal is under way or not: that one may have gone to the other server.
-    pub fn recheck(&mut self, now: Time, out: &mut Effects) -> Vec<(OwnerKey, RenewalRequest)> {
+    pub(super) fn recheck(
+        &mut self,
+        now: Time,
+        out: &mut Effects,
+    ) -> Vec<(OwnerKey, RenewalRequest)> {
         let rules = Arc::clone(&self.rules);
         self.step(now, out, |core, out| {
             let owners = core.owners.iter().map(|(owner, _)| owner);
@@ -82,7 +86,7 @@ impl LockCore {
     }
 
     /// Others have changed the lock. Returns whether anything is held that is to be looked at.
-    pub fn note_report(&mut self) -> bool {
+    pub(super) fn note_report(&mut self) -> bool {
         let mut is_held = false;
         for own in self.owners.iter_mut() {
             is_held |= own.note_report();
@@ -104,7 +108,7 @@ impl LockCore {
     }
 
     /// A renewal was answered, or has no answer. It counts only for the generation it was sent for.
-    pub fn renewed(
+    pub(super) fn renewed(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -138,28 +142,31 @@ impl LockCore {
         });
     }
 
-    /// A longer lease is about to be asked for: if no answer comes, the server may have it. `None`: the
+    /// A longer lease is about to be asked for: if no answer comes, the server may have it. `false`: the
     /// hold has ended.
-    pub fn extending(
+    pub(super) fn extending(
         &mut self,
         now: Time,
         owner: OwnerKey,
         hold: HoldId,
         lease: Duration,
         out: &mut Effects,
-    ) -> Option<()> {
-        self.step(now, out, |core, out| {
+    ) -> bool {
+        let is_held = self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| {
-                let held = own.tenure.has(hold);
-                held.then(|| own.tenure.note_possible_lease(lease))
+                let is_held = own.tenure.has(hold);
+                if is_held {
+                    own.tenure.note_possible_lease(lease);
+                }
+                is_held
             })
-            .flatten()
-        })
+        });
+        is_held.unwrap_or(false)
     }
 
     /// Replicas were asked about a hold that was taken or extended then, for this lease. `false`: it has ended,
     /// or they are too few.
-    pub fn confirmed(
+    pub(super) fn confirmed(
         &mut self,
         now: Time,
         owner: OwnerKey,
@@ -179,7 +186,13 @@ impl LockCore {
     }
 
     /// A call returns a hold to its caller without asking replicas: they have confirmed an outer one.
-    pub fn handed_out(&mut self, now: Time, owner: OwnerKey, hold: HoldId, out: &mut Effects) {
+    pub(super) fn handed_out(
+        &mut self,
+        now: Time,
+        owner: OwnerKey,
+        hold: HoldId,
+        out: &mut Effects,
+    ) {
         self.step(now, out, |core, out| {
             core.change(now, owner, out, |own, _| own.tenure.hand_out(hold));
         });
@@ -193,7 +206,7 @@ impl LockCore {
 
     /// Ends every hold of an owner, if it still is in the same generation: its field was taken away. `None`: the server
     /// has said so of the hold that is there.
-    pub fn lose_owner(
+    pub(super) fn lose_owner(
         &mut self,
         now: Time,
         owner: OwnerKey,

@@ -1,239 +1,15 @@
 //! Steps of one core by hand, each as the shortest trace that once went wrong.
 
-use super::*;
-use crate::HandOff;
+mod fixture;
+
 use std::time::Duration;
 
-pub(super) const RULES: Rules = Rules {
-    watchdog_timeout: Duration::from_secs(30),
-    command_timeout: Duration::from_secs(3),
-    handoff: HandOff::off(),
-    fair_wait: Duration::from_secs(300),
-    release_pause: Duration::from_millis(20),
+use super::*;
+use crate::input::{
+    ClientEnds, DetachedClaimed, ExtendBegins, HoldDetached, HoldDropped, HoldUnlocked, Input,
+    LifeChanges, OwnerLost, ReleaseUnwritten, TimePasses,
 };
-pub(super) const TERMS: Terms = Terms {
-    lease: RULES.watchdog_timeout,
-    kind: LeaseKind::Watchdog,
-    limit: None,
-    replicas: 0,
-    reentrant: true,
-    wait: RULES.fair_wait,
-};
-pub(super) const A: OwnerKey = OwnerKey::only(ThreadId(1));
-pub(super) const B: OwnerKey = OwnerKey::only(ThreadId(2));
-pub(super) const C: OwnerKey = OwnerKey::only(ThreadId(3));
-
-/// A core and the time, with what its latest step left to be done.
-pub(super) struct Fixture {
-    pub(super) core: LockCore,
-    pub(super) now: Time,
-    pub(super) out: Effects,
-    /// What the next answer to a release says of other clients.
-    pub(super) others_listen: bool,
-}
-
-impl Fixture {
-    pub(super) fn new() -> Self {
-        Self {
-            core: LockCore::new(Discipline::Plain, RULES, Life::Open),
-            now: Time::START,
-            out: Effects::default(),
-            others_listen: false,
-        }
-    }
-
-    pub(super) fn step<T>(
-        &mut self,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-    ) -> T {
-        self.out = Effects::default();
-        run(&mut self.core, self.now, &mut self.out)
-    }
-
-    pub(super) fn call(&mut self, owner: OwnerKey, order: Order) -> WaiterId {
-        self.call_with(owner, order, TERMS)
-    }
-
-    pub(super) fn call_with(&mut self, owner: OwnerKey, order: Order, terms: Terms) -> WaiterId {
-        self.step(|core, _, _| core.enqueue(owner, order, terms, None))
-    }
-
-    pub(super) fn admit(&mut self, waiter: WaiterId) -> Admission {
-        let field: Arc<str> = "f".into();
-        self.step(|core, now, out| core.admit(now, waiter, &field, out))
-            .expect("open, and nothing is lost")
-    }
-
-    pub(super) fn permit(&mut self, waiter: WaiterId) -> Permit {
-        let admission = self.admit(waiter);
-        assert_eq!(admission, Admission::Sent);
-        self.sent_acquire()
-    }
-
-    /// What the acquire says that begins with the latest step. It enters its connection.
-    pub(super) fn sent_acquire(&mut self) -> Permit {
-        let (owner, op) = self.out.sends[self.out.sends.len() - 1];
-        let permit = self.core.acquire_says(owner, op).expect("under way");
-        assert!(self.core.acquire_enters(owner, op));
-        permit
-    }
-
-    pub(super) fn lock(&mut self, owner: OwnerKey) -> HoldId {
-        self.lock_with(owner, TERMS)
-    }
-
-    pub(super) fn lock_with(&mut self, owner: OwnerKey, terms: Terms) -> HoldId {
-        let waiter = self.call_with(owner, Order::Immediate, terms);
-        let permit = self.permit(waiter);
-        let sent_at = self.now;
-        let hold = self.takes_at(&permit, sent_at).expect("wanted").0;
-        self.step(|core, now, out| core.leave(now, waiter, out));
-        hold
-    }
-
-    /// Unlocks a hold; its release is under way then.
-    pub(super) fn unlock(&mut self, owner: OwnerKey, hold: HoldId) -> Unlock {
-        let begun = self.step(|core, now, out| core.unlock(now, owner, hold, out));
-        assert_eq!(begun, Ok(true));
-        Unlock { owner, hold }
-    }
-
-    /// Drops a hold, and answers with the job that begins with that.
-    pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) -> OpId {
-        self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
-        self.out.sends[0].1
-    }
-
-    /// Drops a hold whose release is under way.
-    pub(super) fn drop_hold_too(&mut self, owner: OwnerKey, hold: HoldId) {
-        self.step(|core, now, out| _ = core.drop_hold(now, owner, hold, out));
-        assert!(self.out.sends.is_empty(), "it joins the release");
-    }
-
-    /// The next send of a release, and until when it goes on.
-    pub(super) fn job_sends(&mut self, owner: OwnerKey, job: OpId) -> (u32, Time) {
-        match self.next_of(owner, job) {
-            ReleaseStep::Send { .. } => (self.release_sent(owner), self.gives_up_at(owner)),
-            ReleaseStep::Done => panic!("the release has more to do"),
-        }
-    }
-
-    /// Its timer fires. What is due is renewed.
-    pub(super) fn timer_fires(&mut self, owner: OwnerKey) {
-        let request = self.step(|core, now, out| core.timer_fired(now, owner, out));
-        let out = std::mem::take(&mut self.out);
-        if let Some(request) = request {
-            let outcome = RenewOutcome::Held {
-                sent_at: self.now,
-                asked: request.asked,
-                acknowledged: 0,
-            };
-            self.step(|core, now, out| core.renewed(now, owner, request.generation, outcome, out));
-        }
-        self.out = out;
-    }
-
-    /// When a release whose sends fail gives up, if nothing is held.
-    pub(super) fn gives_up_at(&self, owner: OwnerKey) -> Time {
-        let own = self.core.owners.get(owner).expect("known");
-        own.op.release().expect("under way").give_up_at
-    }
-
-    pub(super) fn next_of(&mut self, owner: OwnerKey, job: OpId) -> ReleaseStep {
-        self.step(|core, now, out| core.release_step(now, owner, job, None, out))
-    }
-
-    pub(super) fn release_sent(&mut self, owner: OwnerKey) -> u32 {
-        match self.sends_release(owner, true) {
-            ReleaseSend::Count { target, .. } => target,
-            ReleaseSend::Pass { to, .. } => panic!("the lock is handed to {to}"),
-        }
-    }
-
-    /// What the release of an owner that is under way says.
-    pub(super) fn sends_release(&mut self, owner: OwnerKey, may_pass: bool) -> ReleaseSend {
-        let op = self.release_of(owner);
-        self.step(|core, now, out| core.release_sent(now, owner, op, may_pass, out))
-            .expect("under way")
-    }
-
-    /// The count that a release would go to.
-    pub(super) fn target(&self, owner: OwnerKey) -> u32 {
-        let own = self.core.owners.get(owner);
-        own.map_or(0, |own| own.tenure.target())
-    }
-
-    pub(super) fn release_of(&self, owner: OwnerKey) -> OpId {
-        let own = self.core.owners.get(owner).expect("known");
-        own.op.release().expect("under way").id
-    }
-
-    /// The release that an unlock is part of is answered, and sent before if it was not. The outcome of
-    /// the unlock.
-    pub(super) fn unlocked(
-        &mut self,
-        unlock: &Unlock,
-        target: u32,
-        gone: Option<LossReason>,
-    ) -> Result<(), LossReason> {
-        self.answered(unlock.owner, target, gone);
-        self.outcome(unlock).expect("it has its outcome")
-    }
-
-    /// `None`: it has none yet.
-    pub(super) fn outcome(&self, unlock: &Unlock) -> Option<Result<(), LossReason>> {
-        let mut unlocked = self.out.unlocked.iter();
-        let (_, outcome) = unlocked.find(|(hold, _)| *hold == unlock.hold)?;
-        Some(match outcome {
-            Unlocked::Released => Ok(()),
-            Unlocked::Lost(reason) => Err(*reason),
-            Unlocked::Failed => panic!("the unlock has failed"),
-        })
-    }
-
-    pub(super) fn answered(&mut self, owner: OwnerKey, target: u32, gone: Option<LossReason>) {
-        let own = self.core.owners.get(owner).expect("known");
-        let sent = own.op.release().expect("under way").sent;
-        let said = sent.map_or_else(|| self.release_sent(owner), |sent| sent.target);
-        assert_eq!(said, target);
-        let op = self.release_of(owner);
-        let answer = ReleaseAnswer {
-            gone,
-            sent_at: self.now,
-            others_listen: self.others_listen,
-            token: None,
-        };
-        self.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
-    }
-
-    /// The latest send has no reply, and may have been executed.
-    pub(super) fn unanswered(&mut self, owner: OwnerKey) {
-        self.fails(owner, true, None);
-    }
-
-    /// The latest send has failed; the commands of the lock go over this connection now.
-    pub(super) fn fails(
-        &mut self,
-        owner: OwnerKey,
-        maybe_executed: bool,
-        carrier: Option<(u16, u64)>,
-    ) {
-        let op = self.release_of(owner);
-        let failed = FailedSend {
-            maybe_executed,
-            is_refusal: !maybe_executed,
-            text: "it failed".into(),
-            carrier,
-        };
-        self.step(|core, now, out| core.release_failed(now, owner, op, &failed, out));
-    }
-}
-
-/// An unlock whose outcome is awaited.
-pub(super) struct Unlock {
-    owner: OwnerKey,
-    pub(super) hold: HoldId,
-}
+pub(super) use fixture::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 
 /// What is there once for each of many thousand locks.
 #[test]
@@ -245,11 +21,9 @@ fn a_lock_that_is_only_held_has_no_room_for_a_queue() {
     assert!(fixture.core.queue.is_apart(), "a call waits");
     fixture.leaves(waiter);
     assert!(!fixture.core.queue.is_apart(), "it has left");
-    let released = fixture.step(|core, now, out| core.unlock(now, A, hold, out));
+    let released = fixture.step(HoldUnlocked { owner: A, hold });
     assert!(released.expect("held") && !fixture.core.queue.is_apart());
 }
-
-pub(super) const GONE: Option<LossReason> = Some(LossReason::Gone);
 
 /// Two calls that queue and an immediate attempt, behind an operation of their owner.
 #[test]
@@ -284,15 +58,15 @@ fn a_detached_hold_that_has_ended_is_not_held() {
         ..TERMS
     };
     let hold = fixture.lock_with(A, short);
-    fixture.step(|core, now, out| core.detach(now, A, hold, out));
-    let claimed = fixture.step(|core, now, out| core.claim_detached(now, A, out));
+    fixture.step(HoldDetached { owner: A, hold });
+    let claimed = fixture.step(DetachedClaimed { owner: A });
     assert_eq!(claimed, Some(hold));
     fixture.now = fixture.now + short.lease;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     fixture.answered(A, 0, GONE);
     let waiter = fixture.call(A, Order::Queued);
     fixture.permit(waiter);
-    let begun = fixture.step(|core, now, out| core.unlock(now, A, hold, out));
+    let begun = fixture.step(HoldUnlocked { owner: A, hold });
     assert_eq!(begun, Ok(false));
 }
 
@@ -351,7 +125,7 @@ fn a_release_that_frees_the_lock_is_why_its_repetition_finds_nothing() {
     let unlock = fixture.unlock(A, hold);
     assert_eq!(fixture.release_sent(A), 0);
     let op = fixture.release_of(A);
-    fixture.step(|core, now, out| core.release_unwritten(now, A, op, out));
+    fixture.step(ReleaseUnwritten { owner: A, op });
     assert_eq!(
         fixture.release_sent(A),
         0,
@@ -492,13 +266,21 @@ fn a_job_goes_on_behind_an_extend_without_an_answer() {
     };
     let hold = fixture.lock_with(A, fixed);
     let hour = Duration::from_secs(3600);
-    let known = fixture.step(|core, now, out| core.extending(now, A, hold, hour, out));
-    assert_eq!(known, Some(()));
+    let known = fixture.step(ExtendBegins {
+        owner: A,
+        hold,
+        lease: hour,
+    });
+    assert!(known);
     let job = fixture.drop_hold(A, hold);
     let until = fixture.now + hour;
     assert_eq!(fixture.job_sends(A, job), (0, until));
-    let ended = fixture.step(|core, now, out| core.extending(now, A, hold, hour, out));
-    assert_eq!(ended, None);
+    let ended = fixture.step(ExtendBegins {
+        owner: A,
+        hold,
+        lease: hour,
+    });
+    assert!(!ended);
 }
 
 /// A hold that is released while the job works was renewed until then.
@@ -525,9 +307,16 @@ fn a_guard_dropped_during_an_acquire_needs_no_release_behind_a_loss() {
     let outer = fixture.lock(A);
     let waiter = fixture.call(A, Order::Queued);
     let permit = fixture.permit(waiter);
-    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    fixture.step(HoldDropped {
+        owner: A,
+        hold: outer,
+    });
     assert_eq!(fixture.core.counts().releasing, 1);
-    fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+    fixture.step(OwnerLost {
+        owner: A,
+        generation: None,
+        reason: LossReason::Gone,
+    });
     assert_eq!(fixture.core.counts().releasing, 0);
     fixture.untaken(&permit, Untaken::OuterGone);
     assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
@@ -540,10 +329,17 @@ fn closing_ends_what_was_released_and_has_no_answer() {
     let outer = fixture.lock(A);
     let waiter = fixture.call(A, Order::Queued);
     fixture.permit(waiter);
-    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    fixture.step(HoldDropped {
+        owner: A,
+        hold: outer,
+    });
     assert!(fixture.out.ended.is_empty(), "not known yet");
-    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
-    fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    fixture.step(LifeChanges {
+        life: Life::Closing,
+    });
+    fixture.step(ClientEnds {
+        reason: LossReason::Closed,
+    });
     assert_eq!(fixture.out.ended[..], [(outer, Ending::Released)]);
 }
 
@@ -561,11 +357,17 @@ fn a_hold_that_is_over_was_valid_until_its_deadline_or_until_then() {
             let mut fixture = Fixture::new();
             let (hold, other) = (fixture.lock_with(A, fixed), fixture.lock(A));
             fixture.now = Time::START + Duration::from_secs(after);
-            fixture.step(|core, now, out| match step {
-                "unlock" => _ = core.unlock(now, A, hold, out),
-                "drop" => _ = core.drop_hold(now, A, hold, out),
-                _ => core.lose_owner(now, A, None, LossReason::Gone, out),
-            });
+            let input: Input = match step {
+                "unlock" => HoldUnlocked { owner: A, hold }.into(),
+                "drop" => HoldDropped { owner: A, hold }.into(),
+                _ => OwnerLost {
+                    owner: A,
+                    generation: None,
+                    reason: LossReason::Gone,
+                }
+                .into(),
+            };
+            fixture.step(input);
             let (of_hold, rest) = fixture.out.over.split_first().expect("it is over");
             assert_eq!(*of_hold, (hold, over), "{step} after {after} s");
             let is_lost = step == "lose";

@@ -3,13 +3,17 @@
 use std::time::Duration;
 
 use redisson_lock_core::LossReason;
+use redisson_lock_core::input::{
+    AcquireEnds, AcquireTakes, CallClaims, HoldHandedOut, OwnerLost, PassNotExecuted,
+    ReleaseAnswered, ReleaseFailed, ReleaseRefused, RenewalEnds, ReplicasAnswer,
+};
 use redisson_lock_core::{
     Claimed, FailedSend, Generation, HoldId, OpId, Order, OwnerKey, Permit, Rejected,
     ReleaseAnswer, RenewOutcome, RenewalAsk, Taking, Then, Time, Untaken, WaiterId, local_deadline,
 };
 
 use super::LONGEST;
-use super::coverage::Input;
+use super::coverage::Case;
 use super::script::{Reply, Script, Told};
 use super::state::{At, Deferred, Guard, Sender, Sent, State};
 
@@ -91,22 +95,23 @@ impl State {
                 }
                 at => unreachable!("nothing was sent by {at:?}"),
             },
-            Sender::Release(owner, job) if reply == Reply::Refused => {
+            Sender::Release(owner, op) if reply == Reply::Refused => {
                 let maybe_executed = sent.repeats.is_some();
-                self.step(owner, Input::ReleaseRefused, |core, now, out| {
-                    core.release_refused(now, owner, job, maybe_executed, out);
-                });
-            }
-            Sender::Release(owner, job) => {
-                let answer = self.released(sent, reply);
-                let input = match answer.gone {
-                    None => Input::ReleaseDone,
-                    Some(_) if sent.repeats.is_some() => Input::ReleaseGoneRepeated,
-                    Some(_) => Input::ReleaseGone,
+                let refused = ReleaseRefused {
+                    owner,
+                    op,
+                    maybe_executed,
                 };
-                self.step(owner, input, |core, now, out| {
-                    core.release_answered(now, owner, job, answer, out);
-                });
+                self.step(owner, Case::ReleaseRefused, refused);
+            }
+            Sender::Release(owner, op) => {
+                let answer = self.released(sent, reply);
+                let case = match answer.gone {
+                    None => Case::ReleaseDone,
+                    Some(_) if sent.repeats.is_some() => Case::ReleaseGoneRepeated,
+                    Some(_) => Case::ReleaseGone,
+                };
+                self.step(owner, case, ReleaseAnswered { owner, op, answer });
             }
             Sender::Renewal(owner, generation) => {
                 let Script::Renew { lease, .. } = sent.script else {
@@ -148,9 +153,7 @@ impl State {
         };
         // A part of the step after it, which is noted.
         let rows = self.rows();
-        self.run_step(&rows, |core, now, out| {
-            core.release_not_executed(now, owner, op, out);
-        });
+        self.run_step(&rows, PassNotExecuted { owner, op });
         self.send_release_as(owner, op, false);
         true
     }
@@ -163,9 +166,11 @@ impl State {
             text: "".into(),
             carrier: None,
         };
-        self.step(owner, Input::ReleaseUnknown, |core, now, out| {
-            core.release_failed(now, owner, op, &failed, out);
-        });
+        self.step(
+            owner,
+            Case::ReleaseUnknown,
+            ReleaseFailed { owner, op, failed },
+        );
     }
 
     pub(super) fn renewed(
@@ -175,30 +180,30 @@ impl State {
         outcome: RenewOutcome,
     ) {
         let is_late = self.generation(owner) != Some(generation);
-        let input = match outcome {
-            _ if is_late => Input::RenewLate,
+        let case = match outcome {
+            _ if is_late => Case::RenewLate,
             RenewOutcome::Held {
                 asked: RenewalAsk::Extend(_),
                 acknowledged,
                 ..
-            } if acknowledged < self.replicas => Input::RenewUnknown,
-            RenewOutcome::Held { .. } => Input::RenewHeld,
-            RenewOutcome::Lost(_) => Input::RenewLost,
-            RenewOutcome::Unknown => Input::RenewUnknown,
+            } if acknowledged < self.replicas => Case::RenewUnknown,
+            RenewOutcome::Held { .. } => Case::RenewHeld,
+            RenewOutcome::Lost(_) => Case::RenewLost,
+            RenewOutcome::Unknown => Case::RenewUnknown,
         };
-        self.step(owner, input, |core, now, out| {
-            core.renewed(now, owner, generation, outcome, out);
-        });
+        let ended = RenewalEnds {
+            owner,
+            generation,
+            outcome,
+        };
+        self.step(owner, case, ended);
     }
 
     /// An acquire was answered, which is applied whether its call is polled or not.
     fn attempted(&mut self, owner: OwnerKey, op: OpId, sent: &Sent, reply: Reply) {
         let Some(permit) = self.core.acquire_says(owner, op) else {
             let rows = self.rows();
-            return self.note(
-                rows.iter().filter(|(other, _)| *other == owner),
-                Input::AcquireLate,
-            );
+            return self.note_of(owner, &rows, Case::AcquireLate);
         };
         let (untaken, then) = match reply {
             Reply::Done { .. } | Reply::Outside => {
@@ -216,17 +221,21 @@ impl State {
 
     fn granted(&mut self, permit: &Permit, sent_at: Time, reply: Reply) {
         let is_over = local_deadline(sent_at, permit.terms.lease) <= self.now;
-        let input = match is_over {
-            true => Input::TakenLate,
-            false => Input::Taken,
+        let case = match is_over {
+            true => Case::TakenLate,
+            false => Case::Taken,
         };
         let (token, is_outside) = match reply {
             Reply::Done { token } => (token, false),
             _ => (None, true),
         };
-        let taking = self.step(permit.owner, input, |core, now, out| {
-            core.acquired(now, permit, (sent_at, token), is_outside, out)
-        });
+        let taken = AcquireTakes {
+            permit: permit.clone(),
+            sent_at,
+            token,
+            is_outside,
+        };
+        let taking = self.step(permit.owner, case, taken);
         if taking == Taking::TooLate {
             self.ends_call(permit.waiter);
         }
@@ -246,14 +255,17 @@ impl State {
 
     /// An acquire has ended without the lock.
     pub(super) fn ends_attempt(&mut self, permit: &Permit, outcome: Untaken, then: Then) {
-        let input = match outcome {
-            Untaken::Busy | Untaken::NotExecuted | Untaken::OwnRead => Input::NotExecuted,
-            Untaken::OuterGone => Input::OuterGone,
-            Untaken::Unknown => Input::AcquireUnknown,
+        let case = match outcome {
+            Untaken::Busy | Untaken::NotExecuted | Untaken::OwnRead => Case::NotExecuted,
+            Untaken::OuterGone => Case::OuterGone,
+            Untaken::Unknown => Case::AcquireUnknown,
         };
-        self.step(permit.owner, input, |core, now, out| {
-            core.untaken(now, permit, (outcome, then), out)
-        });
+        let ended = AcquireEnds {
+            permit: permit.clone(),
+            untaken: outcome,
+            then,
+        };
+        self.step(permit.owner, case, ended);
         if then == Then::Ends {
             self.ends_call(permit.waiter);
         }
@@ -270,9 +282,7 @@ impl State {
         let owner = self.callers[nth].owner;
         let lost = self.faces_of(owner).any(|face| self.is_lost(face));
         let field = self.field(owner).expect("it is granted");
-        let claimed = self.step(owner, Input::Claims, |core, now, out| {
-            core.claim(now, waiter, out)
-        });
+        let claimed = self.step(owner, Case::Claims, CallClaims { call: waiter });
         let Claimed {
             hold,
             token,
@@ -291,9 +301,7 @@ impl State {
         }
         if self.core.is_confirmed(owner) {
             let rows = self.rows();
-            self.run_step(&rows, |core, now, out| {
-                core.handed_out(now, owner, hold, out);
-            });
+            self.run_step(&rows, HoldHandedOut { owner, hold });
             self.callers[nth].guards.push(guard);
             return Ok(None);
         }
@@ -314,14 +322,23 @@ impl State {
         match reply {
             Reply::Done { .. } => {
                 let acknowledged = self.acknowledged(owner, in_time);
-                self.step(owner, Input::Extended, |core, now, out| {
-                    core.confirmed(now, owner, hold, leased, acknowledged, out);
-                });
+                let answered = ReplicasAnswer {
+                    owner,
+                    hold,
+                    leased,
+                    acknowledged,
+                };
+                self.step(owner, Case::Extended, answered);
             }
             Reply::Refused => {}
-            _ if is_open => self.step(owner, Input::ExtendLost, |core, now, out| {
-                core.lose_owner(now, owner, None, LossReason::Gone, out);
-            }),
+            _ if is_open => {
+                let lost = OwnerLost {
+                    owner,
+                    generation: None,
+                    reason: LossReason::Gone,
+                };
+                self.step(owner, Case::ExtendLost, lost);
+            }
             _ => {}
         }
         self.leave(nth);
@@ -364,11 +381,11 @@ impl State {
                 Sender::Caller(nth) => self.cancel(nth),
                 Sender::Acquire(owner, op) => self.acquire_lost(owner, op, &sent),
                 // While a caller waits it is sent again.
-                Sender::Release(owner, job) if sent.repeats.is_none() && self.is_awaited(owner) => {
-                    self.send_release_as(owner, job, true);
+                Sender::Release(owner, op) if sent.repeats.is_none() && self.is_awaited(owner) => {
+                    self.send_release_as(owner, op, true);
                     self.mark_repeated(&sent);
                 }
-                Sender::Release(owner, job) => self.release_failed(owner, job),
+                Sender::Release(owner, op) => self.release_failed(owner, op),
                 Sender::Renewal(owner, generation) => {
                     self.renewed(owner, generation, RenewOutcome::Unknown);
                 }

@@ -1,4 +1,4 @@
-//! Which inputs have come while which operation was under way, over all worlds.
+//! Which cases have come while which operation was under way, over all worlds.
 //!
 //! A pair is noted outside of the state: states that differ only in how they were reached are the
 //! same. `unreached.rs` says which of the others cannot be.
@@ -27,7 +27,7 @@ macro_rules! named {
 }
 
 named! {
-    /// What is under way for an owner when an input comes; and, beside that, where the client's life
+    /// What is under way for an owner when it comes; and, beside that, where the client's life
     /// is.
     Row {
         Nothing = "nothing, and it holds nothing",
@@ -59,7 +59,7 @@ named! {
 
 named! {
     /// What the core is told.
-    Input {
+    Case {
         JoinsQueue = "a call joins the queue",
         JoinsImmediately = "a call attempts immediately",
         AsksQueued = "a call of the queue asks",
@@ -137,19 +137,19 @@ pub struct Reached(&'static [AtomicBool]);
 impl Reached {
     /// It is never freed: a test has some tens.
     pub fn leaked() -> Self {
-        let pairs = (0..Row::ALL.len() * Input::ALL.len()).map(|_| AtomicBool::new(false));
+        let pairs = (0..Row::ALL.len() * Case::ALL.len()).map(|_| AtomicBool::new(false));
         Self(Box::leak(pairs.collect()))
     }
 
-    pub fn note(self, row: Row, input: Input) {
-        let pair = &self.0[row as usize * Input::ALL.len() + input as usize];
+    pub fn note(self, row: Row, case: Case) {
+        let pair = &self.0[row as usize * Case::ALL.len() + case as usize];
         // Threads that only read do not take it from each other.
         if !pair.load(Ordering::Relaxed) {
             pair.store(true, Ordering::Relaxed);
         }
     }
 
-    pub fn pairs(self) -> BTreeSet<(Row, Input)> {
+    pub fn pairs(self) -> BTreeSet<(Row, Case)> {
         let noted = all_pairs().zip(self.0);
         noted
             .filter(|(_, pair)| pair.load(Ordering::Relaxed))
@@ -177,8 +177,8 @@ impl Hash for Reached {
 }
 
 /// In the order in which they are kept.
-pub fn all_pairs() -> impl Iterator<Item = (Row, Input)> {
+pub fn all_pairs() -> impl Iterator<Item = (Row, Case)> {
     Row::ALL
         .iter()
-        .flat_map(|row| Input::ALL.iter().map(|input| (*row, *input)))
+        .flat_map(|row| Case::ALL.iter().map(|input| (*row, *input)))
 }

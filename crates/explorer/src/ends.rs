@@ -1,10 +1,13 @@
 //! How the client ends: by `close`, or with its runtime. And what is forced or refused.
 
 use redisson_lock_core::LossReason;
+use redisson_lock_core::input::{
+    ClientEnds, DetachedDropped, LifeChanges, OwnerLost, ReleaseDropped,
+};
 use redisson_lock_core::{Face, Generation, Life, OpId, OwnerKey, Then, Untaken};
 
 use super::Action;
-use super::coverage::Input;
+use super::coverage::Case;
 use super::script::{Holder, Reply, Told};
 use super::state::{Deferred, Sender, State};
 
@@ -35,14 +38,12 @@ impl State {
         self.budget.closes -= 1;
         self.closing += 1;
         match self.closing {
-            1 => self.enter(Life::Closing, Input::Close),
+            1 => self.enter(Life::Closing, Case::Close),
             2 => {
-                self.step_all(Input::DropDetached, |core, now, out| {
-                    core.drop_detached(now, out)
-                });
+                self.step_all(Case::DropDetached, DetachedDropped {});
             }
             4 => {
-                self.enter(Life::Closed, Input::Closed);
+                self.enter(Life::Closed, Case::Closed);
                 for sender in self.disconnect() {
                     match sender {
                         Sender::Release(owner, op) => self.release_failed(owner, op),
@@ -58,7 +59,7 @@ impl State {
     /// The holds end in a step of their own, and each send that is on its way says by itself that it was dropped.
     pub(super) fn end_runtime(&mut self) {
         self.budget.ends -= 1;
-        self.enter(Life::Gone, Input::RuntimeEnds);
+        self.enter(Life::Gone, Case::RuntimeEnds);
         let sends = self.disconnect();
         let sends = sends.into_iter().filter_map(|sender| match sender {
             Sender::Acquire(owner, op) | Sender::Release(owner, op) => Some((owner, op)),
@@ -70,17 +71,16 @@ impl State {
         self.deferred.insert(Deferred::LoseAll);
     }
 
-    fn enter(&mut self, life: Life, input: Input) {
-        self.step_all(input, |core, now, out| core.set_life(now, life, out));
+    fn enter(&mut self, life: Life, case: Case) {
+        self.step_all(case, LifeChanges { life });
         self.life = self.life.max(life);
     }
 
     /// What is lost this way is not released any more.
     pub(super) fn lose_all(&mut self) {
         self.given_up = true;
-        self.step_all(Input::LosesAll, |core, now, out| {
-            core.lose_all(now, LossReason::Closed, out)
-        });
+        let reason = LossReason::Closed;
+        self.step_all(Case::LosesAll, ClientEnds { reason });
     }
 
     /// What was handed over may be executed still; nobody hears of it. Answers with those that had
@@ -101,14 +101,12 @@ impl State {
         senders
     }
 
-    pub(super) fn drop_send(&mut self, owner: OwnerKey, job: OpId) {
-        if self.drop_acquire(owner, job) {
+    pub(super) fn drop_send(&mut self, owner: OwnerKey, op: OpId) {
+        if self.drop_acquire(owner, op) {
             return;
         }
         self.given_up = true;
-        self.step(owner, Input::ReleaseGaveUp, |core, now, out| {
-            core.release_gone(now, owner, job, out);
-        });
+        self.step(owner, Case::ReleaseGaveUp, ReleaseDropped { owner, op });
     }
 
     /// Whether this was an acquire that is under way.
@@ -146,14 +144,17 @@ impl State {
 
     pub(super) fn forced(&mut self, owner: OwnerKey, generation: Generation) {
         let is_late = self.generation(owner) != Some(generation);
-        let input = if is_late {
-            Input::ForcedLate
+        let case = if is_late {
+            Case::ForcedLate
         } else {
-            Input::Forced
+            Case::Forced
         };
         let (generation, reason) = (Some(generation), LossReason::Gone);
-        self.step(owner, input, |core, now, out| {
-            core.lose_owner(now, owner, generation, reason, out);
-        });
+        let lost = OwnerLost {
+            owner,
+            generation,
+            reason,
+        };
+        self.step(owner, case, lost);
     }
 }

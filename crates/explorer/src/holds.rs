@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use redisson_lock_core::LossReason;
+use redisson_lock_core::input::{
+    DetachedClaimed, HoldDetached, HoldDropped, HoldUnlocked, TimePasses,
+};
 use redisson_lock_core::{HoldId, LeasePolicy, OwnerKey};
 
-use super::coverage::Input;
+use super::coverage::Case;
 use super::script::Script;
 use super::state::{At, Guard, Sender, State};
 use super::{FIXED_LEASE, Verb};
@@ -33,14 +36,12 @@ impl State {
                 self.leave(nth);
             }
             _ => {
-                let input = if self.is_open(owner, hold) {
-                    Input::Detach
+                let case = if self.is_open(owner, hold) {
+                    Case::Detach
                 } else {
-                    Input::DetachLost
+                    Case::DetachLost
                 };
-                self.step(owner, input, |core, now, out| {
-                    core.detach(now, owner, hold, out);
-                });
+                self.step(owner, case, HoldDetached { owner, hold });
                 self.leave(nth);
             }
         }
@@ -52,25 +53,23 @@ impl State {
     }
 
     pub(super) fn drop_hold(&mut self, owner: OwnerKey, hold: HoldId) {
-        let input = if self.is_open(owner, hold) {
-            Input::Drop
+        let case = if self.is_open(owner, hold) {
+            Case::Drop
         } else {
-            Input::DropEnded
+            Case::DropEnded
         };
-        self.step(owner, input, |core, now, out| {
-            core.drop_hold(now, owner, hold, out);
-        });
+        self.step(owner, case, HoldDropped { owner, hold });
     }
 
     pub(super) fn unlock(&mut self, nth: usize, hold: HoldId) {
         let owner = self.callers[nth].owner;
         let start = self.step_as(
             owner,
-            |core, now, out| core.unlock(now, owner, hold, out),
+            HoldUnlocked { owner, hold },
             |_, start| match start {
-                Ok(false) => Input::UnlockNothing,
-                Ok(true) => Input::Unlock,
-                Err(_) => Input::UnlockLost,
+                Ok(false) => Case::UnlockNothing,
+                Ok(true) => Case::Unlock,
+                Err(_) => Case::UnlockLost,
             },
         );
         match start {
@@ -94,11 +93,11 @@ impl State {
         }
         let claimed = self.step_as(
             owner,
-            |core, now, out| core.claim_detached(now, owner, out),
+            DetachedClaimed { owner },
             |state, claimed| match claimed {
-                Some(hold) if state.is_open(owner, *hold) => Input::Claim,
-                Some(_) => Input::ClaimLost,
-                None => Input::ClaimNothing,
+                Some(hold) if state.is_open(owner, *hold) => Case::Claim,
+                Some(_) => Case::ClaimLost,
+                None => Case::ClaimNothing,
             },
         );
         match claimed {
@@ -114,9 +113,7 @@ impl State {
             return self.leave(nth);
         };
         self.callers[nth].turns_to(owner.face);
-        self.step(owner, Input::ExtendBegins, |core, now, out| {
-            core.tick(now, out);
-        });
+        self.step(owner, Case::ExtendBegins, TimePasses {});
         let found = self.core.snapshot(self.now, owner, hold);
         let found = found.filter(|found| matches!(found.policy, LeasePolicy::Fixed { .. }));
         let Some(field) = found.and_then(|_| self.field(owner)) else {

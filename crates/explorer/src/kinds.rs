@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use redisson_lock_core::input::MessageArrives;
 use redisson_lock_core::{Face, Generation, OwnerKey, Permit, Then, Time, Token, Untaken};
 
 use super::RULES;
@@ -176,6 +177,6 @@ impl State {
     pub(super) fn hears(&mut self, channel: OwnerKey) {
         let next = Some(channel).filter(|channel| *channel != OwnerKey::QUEUE);
         let rows = self.rows();
-        self.run_step(&rows, |core, now, out| core.note_change(now, next, out));
+        self.run_step(&rows, MessageArrives { next });
     }
 }

@@ -195,6 +195,21 @@ impl Verb {
     }
 }
 
+impl World {
+    /// What the core is told along a path, in its own words. After each action ids and times are those of the normal form.
+    pub fn inputs(&self, actions: Vec<Action>) -> String {
+        let mut states = self.init_states();
+        let mut text = String::new();
+        for action in actions {
+            let mut state = states.remove(0);
+            state.act(action, self);
+            text += &format!("{action:?}\n{}", state.core.inputs_text());
+            states.push(state.normal(LONGEST, RULES.slack()));
+        }
+        text
+    }
+}
+
 impl Model for World {
     type State = State;
     type Action = Action;

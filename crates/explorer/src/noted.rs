@@ -1,59 +1,55 @@
 //! What the core is told: each step, the pair that it is of, and its effects, which are put aside and done later.
 
 use redisson_lock_core::LossReason;
-use redisson_lock_core::{Effects, Event, HoldId, Life, LockCore, OwnerKey, Time, Total, Unlocked};
+use redisson_lock_core::input::Happens;
+use redisson_lock_core::{Effects, Event, HoldId, Life, OwnerKey, Total, Unlocked};
 
-use super::coverage::{Input, Row};
+use super::coverage::{Case, Row};
 use super::script::Field;
 use super::state::{At, Deferred, State};
 
 impl State {
     /// Runs a step of the core that is about one owner, and puts its effects aside.
-    pub fn step<T>(
-        &mut self,
-        owner: OwnerKey,
-        input: Input,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-    ) -> T {
-        self.step_as(owner, run, |_, _| input)
+    pub fn step<I: Happens>(&mut self, owner: OwnerKey, case: Case, input: I) -> I::Answer {
+        self.step_as(owner, input, |_, _| case)
     }
 
     /// The same, where only the answer shows what it was that the core was told.
-    pub fn step_as<T>(
+    pub fn step_as<I: Happens>(
         &mut self,
         owner: OwnerKey,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-        input: impl FnOnce(&Self, &T) -> Input,
-    ) -> T {
+        input: I,
+        case: impl FnOnce(&Self, &I::Answer) -> Case,
+    ) -> I::Answer {
         let rows = self.rows();
-        let answer = self.run_step(&rows, run);
-        let input = input(self, &answer);
-        self.note(rows.iter().filter(|(other, _)| *other == owner), input);
+        let answer = self.run_step(&rows, input);
+        let case = case(self, &answer);
+        self.note_of(owner, &rows, case);
         answer
     }
 
     /// A step that is about every owner.
-    pub fn step_all<T>(
-        &mut self,
-        input: Input,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-    ) -> T {
+    pub fn step_all<I: Happens>(&mut self, case: Case, input: I) -> I::Answer {
         let rows = self.rows();
-        self.note(rows.iter(), input);
-        self.run_step(&rows, run)
+        self.note(rows.iter(), case);
+        self.run_step(&rows, input)
     }
 
     /// Something happened that the core is not told of as such.
-    pub fn note_all(&self, input: Input) {
-        self.note(self.rows().iter(), input);
+    pub fn note_all(&self, case: Case) {
+        self.note(self.rows().iter(), case);
     }
 
-    pub(super) fn note<'a>(&self, rows: impl Iterator<Item = &'a (OwnerKey, Row)>, input: Input) {
+    pub(super) fn note_of(&self, owner: OwnerKey, rows: &[(OwnerKey, Row)], case: Case) {
+        self.note(rows.iter().filter(|(other, _)| *other == owner), case);
+    }
+
+    fn note<'a>(&self, rows: impl Iterator<Item = &'a (OwnerKey, Row)>, case: Case) {
         for (_, row) in rows {
-            self.reached.note(*row, input);
+            self.reached.note(*row, case);
         }
         if let Some(row) = Row::of_life(self.life) {
-            self.reached.note(row, input);
+            self.reached.note(row, case);
         }
     }
 
@@ -69,13 +65,15 @@ impl State {
         rows
     }
 
-    pub fn run_step<T>(
-        &mut self,
-        rows: &[(OwnerKey, Row)],
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> T,
-    ) -> T {
+    pub fn run_step<I: Happens>(&mut self, rows: &[(OwnerKey, Row)], input: I) -> I::Answer {
         let mut effects = Effects::default();
-        let answer = run(&mut self.core, self.now, &mut effects);
+        let answer = self.core.tell(self.now, input, &mut effects);
+        self.finish(rows, effects);
+        answer
+    }
+
+    /// Calls that were woken ask, and the effects are put aside.
+    pub(super) fn finish(&mut self, rows: &[(OwnerKey, Row)], mut effects: Effects) {
         self.drive(&mut effects);
         for event in &effects.events {
             let Event::Lost {
@@ -86,18 +84,16 @@ impl State {
             else {
                 continue;
             };
-            let input = match reason {
-                LossReason::LeaseOver => Input::LeaseOver,
-                LossReason::NotRenewed => Input::NotRenewed,
-                LossReason::MaxHold => Input::MaxHold,
+            let case = match reason {
+                LossReason::LeaseOver => Case::LeaseOver,
+                LossReason::NotRenewed => Case::NotRenewed,
+                LossReason::MaxHold => Case::MaxHold,
                 _ => continue,
             };
             let lost = OwnerKey::of(Field::of(field).owner, *face);
-            let of_owner = |(owner, _): &&(OwnerKey, Row)| *owner == lost;
-            self.note(rows.iter().filter(of_owner), input);
+            self.note_of(lost, rows, case);
         }
         self.put_aside(effects);
-        answer
     }
 
     fn put_aside(&mut self, effects: Effects) {

@@ -2,6 +2,7 @@
 //!
 //! They have no more than they have confirmed: what reached them by chance is not relied on.
 
+use redisson_lock_core::input::ReplicasAnswer;
 use redisson_lock_core::{OwnerKey, Time};
 
 use super::Action;
@@ -55,9 +56,13 @@ impl State {
         let acknowledged = self.acknowledged(owner, in_time);
         // A part of the step before it, which was noted.
         let rows = self.rows();
-        self.run_step(&rows, |core, now, out| {
-            core.confirmed(now, owner, hold, leased, acknowledged, out);
-        });
+        let answered = ReplicasAnswer {
+            owner,
+            hold,
+            leased,
+            acknowledged,
+        };
+        self.run_step(&rows, answered);
         self.callers[nth].at = At::Ready;
         if acknowledged >= self.replicas {
             self.callers[nth].guards.push(guard);

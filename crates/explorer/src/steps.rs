@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use redisson_lock_core::input::{
+    AcquireEnters, CallAsks, CallJoins, CallLeaves, CallPolled, ReleaseBegins, ReleaseHasRoom,
+    ReleaseSent, ReleaseWaits, TimerFires,
+};
 use redisson_lock_core::{
     Admission, Effects, Face, OpId, Order, OwnerKey, Permit, Rejected, ReleaseSend, ReleaseStep,
     Then, Time, Untaken, WaiterId, Woken,
 };
 
-use super::coverage::Input;
+use super::coverage::Case;
 use super::read_write::Faces;
 use super::script::{Field, Holder, Script, Told};
 use super::state::{At, Sender, State, lease_of};
@@ -42,7 +46,7 @@ impl State {
             Action::Room(owner) => self.has_room(owner),
             Action::Tick => {
                 self.budget.ticks -= 1;
-                self.note_all(Input::TimePasses);
+                self.note_all(Case::TimePasses);
                 self.now = self.next_due().unwrap_or(self.now);
                 let before = !self.server.is_free();
                 self.server.expire(self.now);
@@ -85,9 +89,7 @@ impl State {
 
     fn timer_fires(&mut self, owner: OwnerKey) {
         self.timers.remove(&owner);
-        let request = self.step(owner, Input::TimerFires, |core, now, out| {
-            core.timer_fired(now, owner, out)
-        });
+        let request = self.step(owner, Case::TimerFires, TimerFires { owner });
         if let Some(request) = request {
             let sender = Sender::Renewal(owner, request.generation);
             let (field, lease) = (Field::of(&request.field), lease_of(request.asked));
@@ -105,7 +107,8 @@ impl State {
             if self.leaves_a_used_field(&permit, sent.repeats.is_some()) {
                 return;
             }
-            self.core.acquire_enters(owner, op);
+            let enters = AcquireEnters { owner, op };
+            self.core.tell(self.now, enters, &mut Effects::default());
         }
         self.wire.push_back(sent);
     }
@@ -173,14 +176,24 @@ impl State {
         self.callers[nth].turns_to(verb.face());
         let owner = self.callers[nth].owner;
         let (order, terms) = verb.terms(self.replicas, self.kind.is_reentrant);
-        let input = match order {
-            Order::First | Order::Immediate => Input::JoinsImmediately,
-            Order::Queued => Input::JoinsQueue,
+        let case = match order {
+            Order::First | Order::Immediate => Case::JoinsImmediately,
+            Order::Queued => Case::JoinsQueue,
         };
         let deadline = (verb == Verb::LockWithin).then(|| self.now + PATIENCE);
-        let waiter = self.core.enqueue(owner, order, terms, deadline);
+        let (rows, mut effects) = (self.rows(), Effects::default());
+        let joins = CallJoins {
+            owner,
+            order,
+            terms,
+            deadline,
+        };
+        let waiter = self.core.tell(self.now, joins, &mut effects);
         self.callers[nth].at = At::Calling { waiter };
-        self.step(owner, input, |_, _, out| out.wake(waiter));
+        // It asks immediately.
+        effects.wake(waiter);
+        self.finish(&rows, effects);
+        self.note_of(owner, &rows, case);
     }
 
     /// The future of a call is polled.
@@ -199,7 +212,7 @@ impl State {
             }
         }
         let rows = self.rows();
-        self.run_step(&rows, |core, now, out| core.poll(now, waiter, out));
+        self.run_step(&rows, CallPolled { call: waiter });
     }
 
     /// Calls that a step has woken ask, in the same step.
@@ -237,13 +250,18 @@ impl State {
     ) -> Result<Admission, Rejected> {
         let owner = self.callers[nth].owner;
         let field = self.next_field(owner).text();
-        let input = match self.core.order(waiter) {
-            Some(Order::First | Order::Immediate) => Input::AsksImmediately,
-            Some(Order::Queued) | None => Input::AsksQueued,
+        let case = match self.core.order(waiter) {
+            Some(Order::First | Order::Immediate) => Case::AsksImmediately,
+            Some(Order::Queued) | None => Case::AsksQueued,
         };
         let rows = self.rows();
-        self.note(rows.iter().filter(|(other, _)| *other == owner), input);
-        self.core.admit(self.now, waiter, &field, effects)
+        self.note_of(owner, &rows, case);
+        let asks = CallAsks {
+            call: waiter,
+            field,
+            reconnects: None,
+        };
+        self.core.tell(self.now, asks, effects)
     }
 
     /// The call is over.
@@ -251,9 +269,7 @@ impl State {
         if let Some(waiter) = self.callers[nth].waiter() {
             self.callers[nth].at = At::Ready;
             let owner = self.callers[nth].owner;
-            self.step(owner, Input::Leaves, |core, now, out| {
-                core.leave(now, waiter, out);
-            });
+            self.step(owner, Case::Leaves, CallLeaves { call: waiter });
         }
         let caller = &mut self.callers[nth];
         caller.at = At::Ready;
@@ -267,9 +283,12 @@ impl State {
         let may_pass = may_pass && self.has_fence;
         // A part of the step before it, which was noted.
         let rows = self.rows();
-        let said = self.run_step(&rows, |core, now, out| {
-            core.release_sent(now, owner, op, may_pass, out)
-        });
+        let sent = ReleaseSent {
+            owner,
+            op,
+            may_pass,
+        };
+        let said = self.run_step(&rows, sent);
         let said = said.expect("it is under way");
         if matches!(said, ReleaseSend::Pass { .. }) && self.core.release_target(owner) > 0 {
             self.wrong = Some("a lock is handed over from under a section");
@@ -343,9 +362,8 @@ impl State {
         }
         // Each loss is followed by another connection.
         let carrier = Some((0, u64::from(self.budget.losses)));
-        let step = self.step(owner, Input::ReleaseSteps, |core, now, out| {
-            core.release_step(now, owner, op, carrier, out)
-        });
+        let begins = ReleaseBegins { owner, op, carrier };
+        let step = self.step(owner, Case::ReleaseSteps, begins);
         Some((op, step))
     }
 
@@ -353,9 +371,7 @@ impl State {
     fn has_no_room(&mut self, owner: OwnerKey) {
         self.budget.crowds -= 1;
         if let Some((op, ReleaseStep::Send { awaited: None, .. })) = self.begin_send(owner) {
-            self.step(owner, Input::NoRoom, |core, now, out| {
-                core.release_waits(now, owner, op, out);
-            });
+            self.step(owner, Case::NoRoom, ReleaseWaits { owner, op });
             self.without_room.insert((owner, op));
         }
     }
@@ -366,9 +382,7 @@ impl State {
             return;
         };
         self.without_room.remove(&(owner, op));
-        let has_waited = self.step(owner, Input::Room, |core, now, out| {
-            core.release_has_room(now, owner, op, out)
-        });
+        let has_waited = self.step(owner, Case::Room, ReleaseHasRoom { owner, op });
         if has_waited {
             self.sends.insert((owner, op));
         }

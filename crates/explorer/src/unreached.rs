@@ -1,9 +1,9 @@
-//! Why an input cannot come while something is under way, and the table of what has come.
+//! Why a case cannot come while something is under way, and the table of what has come.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::coverage::{Input as I, Row as R, all_pairs};
+use super::coverage::{Case as I, Row as R, all_pairs};
 
 /// Each pair of one of these rows and one of these inputs, and the reason.
 type Unreached = (&'static [R], &'static [I], &'static str);
@@ -255,7 +255,7 @@ fn reason(row: R, input: I) -> Option<&'static str> {
     found.map(|(.., reason)| *reason)
 }
 
-/// A column for each of what may be under way, a line for each input.
+/// A column for each of what may be under way, a line for each case.
 pub fn table(reached: &BTreeSet<(R, I)>) -> String {
     let mut text = "What has come (a line) while what was under way for its owner (a column) in some explored world: x.\n\
          What cannot be, for a reason in src/explorer/unreached.rs: -.\n\n"
@@ -266,14 +266,14 @@ pub fn table(reached: &BTreeSet<(R, I)>) -> String {
     }
     let header: String = columns().map(|(_, column)| format!(" {column}")).collect();
     let _ = writeln!(text, "\n{:<46}{header}", "");
-    for input in I::ALL {
-        let mark = |row| match reached.contains(&(row, *input)) {
+    for case in I::ALL {
+        let mark = |row| match reached.contains(&(row, *case)) {
             true => " x",
-            false if reason(row, *input).is_some() => " -",
+            false if reason(row, *case).is_some() => " -",
             false => " .",
         };
         let marks: String = R::ALL.iter().map(|row| mark(*row)).collect();
-        let _ = writeln!(text, "{:<46}{marks}", input.text());
+        let _ = writeln!(text, "{:<46}{marks}", case.text());
     }
     let _ = writeln!(text, "\n{} of {} pairs", reached.len(), all_pairs().count());
     text
@@ -282,11 +282,11 @@ pub fn table(reached: &BTreeSet<(R, I)>) -> String {
 /// Pairs that are reached although they cannot be.
 pub fn problems(reached: &BTreeSet<(R, I)>) -> Vec<String> {
     let pairs = reached.iter();
-    let problem = |(row, input): &(R, I)| {
-        let reason = reason(*row, *input)?;
-        let (what, came) = (row.text(), input.text());
+    let problem = |(row, case): &(R, I)| {
+        let reason = reason(*row, *case)?;
+        let (what, came) = (row.text(), case.text());
         Some(format!(
-            "{row:?} x {input:?} ({what}: {came}): reached, although {reason}"
+            "{row:?} x {case:?} ({what}: {came}): reached, although {reason}"
         ))
     };
     pairs.filter_map(problem).collect()

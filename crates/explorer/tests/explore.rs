@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use explorer::coverage::{Input, Row};
+use explorer::coverage::{Case, Row};
 use explorer::{Traits, World, unreached};
 use redisson_lock::{LockKind, test_util};
 use stateright::{Checker, Model};
@@ -34,13 +34,14 @@ fn wanted(worlds: Vec<World>) -> impl Iterator<Item = World> {
 }
 
 /// Explores one world. Answers with a line for the file, and with the pairs that were reached.
-fn explore(world: World) -> (String, BTreeSet<(Row, Input)>) {
+fn explore(world: World) -> (String, BTreeSet<(Row, Case)>) {
     let start = Instant::now();
     let (name, reached) = (world.name, world.reached);
     let checker = world.checker().threads(2).spawn_bfs().join();
     if let Some(path) = checker.discovery("nothing is wrong") {
         let problem = path.last_state().problem(checker.model());
-        panic!("{name}: {problem:?} after {:?}", path.into_actions());
+        let inputs = checker.model().inputs(path.into_actions());
+        panic!("{name}: {problem:?} after\n{inputs}");
     }
     let (states, steps) = (checker.unique_state_count(), checker.state_count());
     let reached = reached.pairs();

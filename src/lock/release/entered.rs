@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use redisson_lock_core::input::{ReleaseAnswered, ReleaseBegins, ReleaseSent, ReleaseUnwritten};
 use redisson_lock_core::{Effects, LockCore, OpId, OwnerKey, ReleaseSend, ReleaseStep, Time};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
@@ -33,7 +34,8 @@ pub(in crate::lock) fn enter(
     if entry.name.kind().has_queue() && !core.is_awaited(owner) {
         return SendWay::Long;
     }
-    let step = core.release_step(now, owner, op, route.carrier(), out);
+    let carrier = route.carrier();
+    let step = core.tell(now, ReleaseBegins { owner, op, carrier }, out);
     let ReleaseStep::Send {
         field,
         awaited,
@@ -56,7 +58,12 @@ pub(in crate::lock) fn enter(
         },
     };
     let may_pass = route.is_fenced() && !shared.cannot_pass.load(Ordering::Relaxed);
-    let Some(said) = core.release_sent(now, owner, op, may_pass, out) else {
+    let sent = ReleaseSent {
+        owner,
+        op,
+        may_pass,
+    };
+    let Some(said) = core.tell(now, sent, out) else {
         return SendWay::Nothing;
     };
     let passes = matches!(said, ReleaseSend::Pass { .. });
@@ -76,13 +83,11 @@ pub(in crate::lock) fn enter(
         };
         Box::new(|answer| entered.completed(answer))
     });
-    match unflushed {
-        Some(unflushed) => SendWay::Short(unflushed),
-        None => {
-            core.release_unwritten(now, owner, op, out);
-            SendWay::Long
-        }
-    }
+    let Some(unflushed) = unflushed else {
+        core.tell(now, ReleaseUnwritten { owner, op }, out);
+        return SendWay::Long;
+    };
+    SendWay::Short(unflushed)
 }
 
 /// A release whose send was entered. Dropped without an answer, it says so to the core, as one on its long way does.
@@ -119,7 +124,7 @@ impl EnteredRelease {
             let (owner, op) = (long_way.owner, long_way.id);
             entry.latest.reached();
             let answer = release_answer(&entry, &released, sent_at);
-            return entry.step(|core, now, out| core.release_answered(now, owner, op, answer, out));
+            return entry.step(ReleaseAnswered { owner, op, answer });
         }
         let outcome = outcome.map(|reply| Received {
             reply,

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
-use redisson_lock_core::{Face, Generation, LockCore, OwnerKey, RenewOutcome, RenewalRequest};
+use redisson_lock_core::input::{RenewalEnds, ServerChanges};
+use redisson_lock_core::{Face, Generation, OwnerKey, RenewOutcome, RenewalRequest};
 use tokio::time::Instant;
 
 use crate::base::runtime::{Throttle, event, sleep_until};
@@ -112,10 +113,12 @@ impl BatchItem {
             RenewOutcome::Held { .. } | RenewOutcome::Unknown | RenewOutcome::Lost(_) => {}
         }
         let (owner, generation) = (self.owner, self.generation);
-        let run = |core: &mut LockCore, now, out: &mut _| {
-            core.renewed(now, owner, generation, outcome, out);
+        let ended = RenewalEnds {
+            owner,
+            generation,
+            outcome,
         };
-        self.entry.step_of_batch(&mut timers.0, run);
+        self.entry.step_of_batch(&mut timers.0, ended);
     }
 }
 
@@ -212,7 +215,7 @@ impl Recheck {
             self.entries.pop();
             let timeout = entry.shared().command_timeout() * 2;
             limit.get_or_insert_with(|| Instant::now() + timeout);
-            let requests = entry.step(|core, now, out| core.recheck(now, out));
+            let requests = entry.step(ServerChanges {});
             for (owner, request) in requests {
                 rechecked.add(&entry, owner, request);
                 of_last += 1;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::input::{ExtendBegins, ReplicasAnswer, TimePasses};
 use redisson_lock_core::{
     Ending, HoldId, LeasePolicy, LossReason, OwnerKey, RenewalAsk, Time, local_deadline,
 };
@@ -33,14 +34,17 @@ pub(crate) async fn extend(
     if shared.is_closed() {
         return Err(Error::Closed);
     }
-    let begun = entry.step(|core, now, out| {
-        core.tick(now, out);
+    let begun = entry.steps(|core, now, out| {
+        core.tell(now, TimePasses {}, out);
         let found = core.snapshot(now, owner, hold)?;
         if let Err(error) = check_policy(found.policy, local_deadline(now, lease), lease) {
             return Some(Err(error));
         }
         // Before it is sent: a release of the lock without an answer has to know of it.
-        core.extending(now, owner, hold, lease, out)?;
+        let begins = ExtendBegins { owner, hold, lease };
+        if !core.tell(now, begins, out) {
+            return None;
+        }
         Some(Ok((core.field(owner)?, found.replicas)))
     });
     let (field, replicas) = begun.ok_or_else(lost)??;
@@ -59,8 +63,14 @@ pub(crate) async fn extend(
     let acknowledged = confirming.acknowledged(entry, renewal.iter(), answer.sent_at, within());
     let acknowledged = Box::pin(acknowledged).await;
     let leased = (shared.clock.time(answer.sent_at), lease);
-    let (extended, held) = entry.step(|core, now, out| {
-        let extended = core.confirmed(now, owner, hold, leased, acknowledged, out);
+    let (extended, held) = entry.steps(|core, now, out| {
+        let answered = ReplicasAnswer {
+            owner,
+            hold,
+            leased,
+            acknowledged,
+        };
+        let extended = core.tell(now, answered, out);
         (extended, core.snapshot(now, owner, hold).is_some())
     });
     match (extended, held) {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redisson_lock_core::input::{
+    AcquireEnds, AcquireTakes, CallAsks, CallClaims, CallJoins, CallLeaves, CallPolled, PlaceJoins,
+};
 use redisson_lock_core::{
     Admission, Claimed, Effects, LockCore, OpId, OwnerKey, Permit, Rejected, Taking, Terms, Then,
     Time, Untaken, WaiterId, Woken,
@@ -44,7 +47,13 @@ impl Entry {
     pub(crate) fn register(self: &Arc<Self>, call: &Arc<WaitingCall>, terms: Terms) -> WaiterId {
         let deadline = call.deadline.map(|at| self.shared().clock.time(at));
         self.step_with(|state, now, out| {
-            let id = state.core.enqueue(call.key(), call.order, terms, deadline);
+            let joins = CallJoins {
+                owner: call.key(),
+                order: call.order,
+                terms,
+                deadline,
+            };
+            let id = state.core.tell(now, joins, out);
             state.calls.insert(id, Arc::clone(call));
             let admission = self.admit(&mut state.core, now, (id, call), out);
             // It is about to be polled.
@@ -59,8 +68,9 @@ impl Entry {
         call: &Arc<WaitingCall>,
         terms: Terms,
     ) -> WaiterId {
-        self.step_with(|state, _, _| {
-            let id = state.core.enqueue_place(call.key(), terms);
+        let owner = call.key();
+        self.step_with(|state, now, out| {
+            let id = state.core.tell(now, PlaceJoins { owner, terms }, out);
             state.calls.insert(id, Arc::clone(call));
             id
         })
@@ -73,7 +83,7 @@ impl Entry {
         }
         // What it leaves behind is dropped when the mutex is free.
         let _left = self.step_with(|state, now, out| {
-            state.core.leave(now, id, out);
+            state.core.tell(now, CallLeaves { call: id }, out);
             let call = state.calls.remove(&id)?;
             let unused = state.take_unused(self, call.key());
             Some((call, unused))
@@ -97,7 +107,7 @@ impl Entry {
         }
         let (finds, _unused) = self.step_with(|state, now, out| {
             if state.core.is_granted(id) {
-                match state.core.claim(now, id, out) {
+                match state.core.tell(now, CallClaims { call: id }, out) {
                     Ok(claimed) => {
                         let hold = state.begin_hold(id, claimed);
                         return (Ok(hold), state.take_unused(self, call.key()));
@@ -107,7 +117,7 @@ impl Entry {
                     Err(rejected) => return (Err(rejected), None),
                 }
             }
-            state.core.poll(now, id, out);
+            state.core.tell(now, CallPolled { call: id }, out);
             let is_asking = state.core.awaits_answer(id);
             (Ok(CallFinds::Nothing { is_asking }), None)
         });
@@ -115,8 +125,8 @@ impl Entry {
     }
 
     /// A call makes another attempt.
-    pub(crate) fn ask_again(self: &Arc<Self>, id: WaiterId) {
-        self.step(|core, now, out| core.poll(now, id, out));
+    pub(crate) fn ask_again(self: &Arc<Self>, call: WaiterId) {
+        self.step(CallPolled { call });
     }
 
     /// Calls that a step has woken ask, in the same step.
@@ -156,10 +166,12 @@ impl Entry {
         // Before the field is chosen: one that was used before a later reconnect counts as older than that.
         let reconnects = self.route().unfenced();
         let field = self.next_field(call);
-        if self.name.kind().has_queue() {
-            return core.admit_to_place(now, (id, call.key()), &field, reconnects, out);
-        }
-        core.admit(now, id, &field, out)
+        let asks = CallAsks {
+            call: id,
+            field,
+            reconnects: self.name.kind().has_queue().then_some(reconnects),
+        };
+        core.tell(now, asks, out)
     }
 
     /// The field under which a hold of the owner of this call would appear in Redis.
@@ -197,7 +209,12 @@ impl Entry {
                 AfterAttempt::Lost => (Then::Ends, None),
                 AfterAttempt::Ends(end) => (Then::Ends, Some(end)),
             };
-            let rejected = state.core.untaken(now, permit, (untaken, then), out);
+            let ended = AcquireEnds {
+                permit: permit.clone(),
+                untaken,
+                then,
+            };
+            let rejected = state.core.tell(now, ended, out);
             let call = state.calls.get(&waiter)?;
             match then {
                 Then::Ends => call.ends(end.unwrap_or(CallEnd::Rejected(rejected))),
@@ -210,16 +227,13 @@ impl Entry {
     }
 
     /// An acquire was answered: the server has given the lock to its owner.
-    pub(crate) fn take(
-        self: &Arc<Self>,
-        permit: &Permit,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Taking,
-    ) {
+    pub(crate) fn take(self: &Arc<Self>, taken: AcquireTakes) {
+        let waiter = taken.permit.waiter;
         self.step_and_wake(|state, now, out| {
-            if run(&mut state.core, now, out) != Taking::TooLate {
+            if state.core.tell(now, taken, out) != Taking::TooLate {
                 return None;
             }
-            let call = state.calls.get(&permit.waiter)?;
+            let call = state.calls.get(&waiter)?;
             call.ends(CallEnd::Rejected(Rejected::TooLate));
             Some(Arc::clone(call))
         });

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use redisson_lock_core::input::{MessageArrives, SubscriptionKnown};
 use redisson_lock_core::small_map::SmallMap;
 use redisson_lock_core::{Listens, OwnerKey, ThreadId, WaiterId};
 use tokio::time::Instant;
@@ -81,11 +82,13 @@ impl Entry {
             let (unchanged, changed): (Vec<_>, Vec<_>) =
                 sent.partition(|(_, sent_at)| subscription.is_unchanged_since(*sent_at));
             let ids = |calls: Vec<(WaiterId, Instant)>| calls.into_iter().map(|(id, _)| id);
-            let unchanged: Vec<_> = ids(unchanged).collect();
-            state.core.listens(now, &unchanged, Listens::Unchanged, out);
+            let mut known = |calls, how| {
+                let calls = ids(calls).collect();
+                state.core.tell(now, SubscriptionKnown { calls, how }, out);
+            };
+            known(unchanged, Listens::Unchanged);
             if subscription.is_confirmed() {
-                let changed: Vec<_> = ids(changed).collect();
-                state.core.listens(now, &changed, Listens::Changed, out);
+                known(changed, Listens::Changed);
             }
         });
     }
@@ -97,7 +100,8 @@ impl Entry {
             for call in calls.iter().filter_map(|id| state.calls.get(id)) {
                 call.ends(CallEnd::Failed(self.not_confirmed(subscription.problem())));
             }
-            state.core.listens(now, &calls, Listens::Refused, out);
+            let how = Listens::Refused;
+            state.core.tell(now, SubscriptionKnown { calls, how }, out);
         });
     }
 
@@ -171,6 +175,6 @@ impl ChannelObserver for Entry {
         if let Some(refused) = subscription.filter(|found| found.is_refused()) {
             self.refused(owner, &refused);
         }
-        self.step(|core, now, out| core.note_change(now, next, out));
+        self.step(MessageArrives { next });
     }
 }

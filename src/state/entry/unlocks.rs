@@ -3,6 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use redisson_lock_core::input::{Happens, HoldDowngraded, HoldUnlocked};
 use redisson_lock_core::{
     Effects, HoldId, LockCore, LossReason, OpId, OwnerKey, Time, Unlocked, WaiterId,
 };
@@ -46,7 +47,7 @@ pub(crate) enum SendWay {
 
 impl Entry {
     pub(crate) fn unlock(self: &Arc<Self>, owner: OwnerKey, hold: HoldId) -> BegunUnlock {
-        self.begin_unlock(hold, |core, now, out| core.unlock(now, owner, hold, out))
+        self.begin_unlock(hold, HoldUnlocked { owner, hold })
     }
 
     /// The same, and this call of the owner, which waits to read, gets the lock.
@@ -56,18 +57,16 @@ impl Entry {
         hold: HoldId,
         to: WaiterId,
     ) -> BegunUnlock {
-        self.begin_unlock(hold, |core, now, out| {
-            core.downgrade(now, owner, hold, to, out)
-        })
+        self.begin_unlock(hold, HoldDowngraded { owner, hold, to })
     }
 
     fn begin_unlock(
         self: &Arc<Self>,
         hold: HoldId,
-        unlock: impl FnOnce(&mut LockCore, Time, &mut Effects) -> Result<bool, LossReason>,
+        unlock: impl Happens<Answer = Result<bool, LossReason>>,
     ) -> BegunUnlock {
         self.step_with(|state, now, out| {
-            if !unlock(&mut state.core, now, out)? {
+            if !state.core.tell(now, unlock, out)? {
                 return Ok(None);
             }
             // Its cell is there before the mutex is free, so that no outcome can be missed.
@@ -78,21 +77,23 @@ impl Entry {
         })
     }
 
-    /// Runs a step by which unlocks fail, and says why to their callers. Returns whether one of them has heard it.
-    pub(crate) fn fail_unlocks(
+    /// Tells the core of something by which unlocks fail, and says why to their callers. Returns whether one of them has heard
+    /// it, too.
+    pub(crate) fn fail_unlocks<I: Happens>(
         self: &Arc<Self>,
         error: &Error,
-        run: impl FnOnce(&mut LockCore, Time, &mut Effects),
-    ) -> bool {
-        let failed: SmallVec<[_; 1]> = self.step_with(|state, now, out| {
-            run(&mut state.core, now, out);
+        input: I,
+    ) -> (bool, I::Answer) {
+        let (answer, failed) = self.step_with(|state, now, out| {
+            let answer = state.core.tell(now, input, out);
             let failed = out.unlocked.drain(..);
-            failed
+            let failed: SmallVec<[_; 1]> = failed
                 .filter_map(|(hold, outcome)| {
                     debug_assert_eq!(outcome, Unlocked::Failed);
                     state.take_of(hold, |cells| cells.unlock.take())
                 })
-                .collect()
+                .collect();
+            (answer, failed)
         });
         let mut reported = false;
         for unlock in failed {
@@ -100,6 +101,6 @@ impl Entry {
             // Its future may be dropped by now.
             isolated(|| reported |= unlock.send(Err(error)).is_ok());
         }
-        reported
+        (reported, answer)
     }
 }

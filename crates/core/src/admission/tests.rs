@@ -4,6 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::LossReason;
+use crate::input::{
+    CallAsks, ClientEnds, HoldDetached, HoldDropped, LifeChanges, OwnerLost, ReleaseDropped,
+    RenewalEnds, ReplicasAnswer, ServerChanges, TimePasses, TimerFires,
+};
 use crate::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::{
     Admission, Effects, Event, Life, LockCore, Order, OwnerKey, Rejected, RenewOutcome, RenewalAsk,
@@ -17,12 +21,12 @@ const FIXED: Terms = Terms {
 };
 
 impl Fixture {
-    fn at(&mut self, secs: u64) {
+    pub(crate) fn at(&mut self, secs: u64) {
         self.now = Time::START + Duration::from_secs(secs);
     }
 
     fn tick(&mut self) {
-        self.step(LockCore::tick);
+        self.step(TimePasses {});
     }
 
     /// Others come first. When it asks again, if nothing happens before.
@@ -41,7 +45,9 @@ impl Fixture {
     }
 
     fn queue_timer_fires(&mut self) {
-        self.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+        self.step(TimerFires {
+            owner: OwnerKey::QUEUE,
+        });
     }
 
     /// Its owner has had no answer until now.
@@ -53,8 +59,12 @@ impl Fixture {
 
     pub(crate) fn rejected(&mut self, waiter: WaiterId) -> Rejected {
         let field: Arc<str> = "f".into();
-        self.step(|core, now, out| core.admit(now, waiter, &field, out))
-            .expect_err("rejected")
+        self.step(CallAsks {
+            call: waiter,
+            field,
+            reconnects: None,
+        })
+        .expect_err("rejected")
     }
 
     /// Whether a call that waits for another process has a reason to attempt again.
@@ -80,9 +90,11 @@ fn it_keeps_itself_while_there_is_an_owner_to_remember_and_a_client() {
     assert!(!fixture.core.keeps_itself());
     fixture.lock(A);
     assert!(fixture.core.keeps_itself());
-    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.step(LifeChanges {
+        life: Life::Closing,
+    });
     assert!(fixture.core.keeps_itself());
-    fixture.step(|core, now, out| core.set_life(now, Life::Gone, out));
+    fixture.step(LifeChanges { life: Life::Gone });
     assert!(!fixture.core.keeps_itself());
 }
 
@@ -95,7 +107,7 @@ fn the_life_of_the_client_is_looked_at_by_every_call() {
     ] {
         let mut fixture = Fixture::new();
         let waiter = fixture.call(A, Order::Queued);
-        fixture.step(|core, now, out| core.set_life(now, life, out));
+        fixture.step(LifeChanges { life });
         assert_eq!(fixture.out.woken[..], [waiter]);
         assert!(fixture.is_woken_to_ask(waiter) && fixture.retries(waiter));
         assert_eq!(fixture.rejected(waiter), expected);
@@ -128,7 +140,9 @@ fn all_that_is_held_is_lost_at_once_and_counted() {
     fixture.lock(A);
     let counts = fixture.core.counts();
     assert_eq!((counts.held, counts.guarded), (2, 2));
-    let fields = fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    let fields = fixture.step(ClientEnds {
+        reason: LossReason::Closed,
+    });
     assert_eq!(fields.len(), 1);
     assert_eq!(fixture.out.totals[..], [(Total::Lost, 2)]);
     assert_eq!(fixture.out.ended.len(), 2);
@@ -142,7 +156,9 @@ fn all_that_is_held_is_lost_at_once_and_counted() {
             .count(),
         1
     );
-    let again = fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    let again = fixture.step(ClientEnds {
+        reason: LossReason::Closed,
+    });
     assert!(again.is_empty() && fixture.out == Effects::default());
 }
 
@@ -151,7 +167,11 @@ fn a_loss_of_nothing_is_not_reported() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock(A);
     fixture.drop_hold(A, hold);
-    fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+    fixture.step(OwnerLost {
+        owner: A,
+        generation: None,
+        reason: LossReason::Gone,
+    });
     assert!(fixture.out.events.is_empty() && fixture.out.totals.is_empty());
 }
 
@@ -159,7 +179,7 @@ fn a_loss_of_nothing_is_not_reported() {
 fn a_call_that_joins_does_not_wake_itself_but_whoever_can_go_on() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock_with(A, FIXED);
-    fixture.step(|core, now, out| core.detach(now, A, hold, out));
+    fixture.step(HoldDetached { owner: A, hold });
     let head = fixture.call(B, Order::Queued);
     assert!(fixture.out.woken.is_empty());
     assert_eq!(fixture.queued(head), None);
@@ -182,7 +202,10 @@ fn a_step_that_changes_nothing_wakes_nobody() {
     let waiter = fixture.call(A, Order::Immediate);
     assert!(fixture.out.woken.is_empty());
     fixture.tick();
-    fixture.step(|core, now, out| core.detach(now, A, crate::HoldId(99), out));
+    fixture.step(HoldDetached {
+        owner: A,
+        hold: crate::HoldId(99),
+    });
     assert!(!fixture.out.woken.contains(&waiter), "{:?}", fixture.out);
 }
 
@@ -322,7 +345,10 @@ fn behind_a_release_it_waits_for_a_command_timeout_from_its_beginning_and_from_i
         fixture.waits_behind(waiter, RULES.command_timeout);
     }
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.step(|core, now, out| core.release_gone(now, A, release, out));
+    fixture.step(ReleaseDropped {
+        owner: A,
+        op: release,
+    });
     fixture.waits_behind(calls[1], RULES.command_timeout);
     fixture.permit(calls[0]);
     fixture.now = fixture.now + RULES.command_timeout;
@@ -364,7 +390,7 @@ fn an_attempt_whose_outer_hold_was_dropped_does() {
     let hold = fixture.lock(A);
     let attempt = fixture.call(A, Order::Immediate);
     let permit = fixture.permit(attempt);
-    fixture.step(|core, now, out| core.drop_hold(now, A, hold, out));
+    fixture.step(HoldDropped { owner: A, hold });
     let head = fixture.call(B, Order::Queued);
     assert_eq!(fixture.queued(head), None);
     fixture.untaken(&permit, Untaken::NotExecuted);
@@ -410,7 +436,11 @@ fn a_loss_is_a_reason_to_retry() {
     let mut fixture = Fixture::new();
     fixture.lock(A);
     let nested = fixture.call(A, Order::Queued);
-    fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+    fixture.step(OwnerLost {
+        owner: A,
+        generation: None,
+        reason: LossReason::Gone,
+    });
     assert!(fixture.out.woken.contains(&nested));
     assert!(fixture.retries(nested));
     assert_eq!(fixture.rejected(nested), Rejected::Lost(LossReason::Gone));
@@ -428,11 +458,12 @@ fn a_renewal_that_failed_is_repeated_within_a_second_however_long_the_lease_is()
     fixture.core = LockCore::new(crate::Discipline::Plain, rules, Life::Open);
     fixture.lock(A);
     fixture.at(7);
-    let mut requests = Vec::new();
-    fixture.step(|core, now, out| requests = core.recheck(now, out));
+    let mut requests = fixture.step(ServerChanges {});
     let (_, request) = requests.pop().expect("it is held");
-    fixture.step(|core, now, out| {
-        core.renewed(now, A, request.generation, RenewOutcome::Unknown, out);
+    fixture.step(RenewalEnds {
+        owner: A,
+        generation: request.generation,
+        outcome: RenewOutcome::Unknown,
     });
     let due = fixture.core.timer(A).expect("it is repeated");
     let second = Duration::from_secs(1);
@@ -451,12 +482,12 @@ fn the_watchdog_asks_for_what_it_renews_and_warns_once() {
     let period = RULES.watchdog_timeout / 3;
     assert!(due <= Time::START + period && due + RULES.slack() >= Time::START + period);
     fixture.now = due;
-    let request = fixture
-        .step(|core, now, out| core.timer_fired(now, A, out))
-        .expect("due");
+    let request = fixture.step(TimerFires { owner: A }).expect("due");
     assert_eq!(request.asked, RenewalAsk::Extend(RULES.watchdog_timeout));
-    fixture.step(|core, now, out| {
-        core.renewed(now, A, request.generation, RenewOutcome::Unknown, out);
+    fixture.step(RenewalEnds {
+        owner: A,
+        generation: request.generation,
+        outcome: RenewOutcome::Unknown,
     });
     let overdue = |fixture: &Fixture| {
         let is = |event: &&Event| matches!(event, Event::RenewalOverdue { .. });
@@ -464,11 +495,13 @@ fn the_watchdog_asks_for_what_it_renews_and_warns_once() {
     };
     for (secs, warnings) in [(15, 0), (20, 1), (21, 0), (22, 0)] {
         fixture.at(secs);
-        fixture.step(|core, now, out| core.timer_fired(now, A, out));
+        fixture.step(TimerFires { owner: A });
         assert_eq!(overdue(&fixture), warnings, "{secs} s");
         let generation = request.generation;
-        fixture.step(|core, now, out| {
-            core.renewed(now, A, generation, RenewOutcome::Unknown, out);
+        fixture.step(RenewalEnds {
+            owner: A,
+            generation,
+            outcome: RenewOutcome::Unknown,
         });
         let timer = fixture.core.timer(A).expect("watched");
         assert!(timer > fixture.now, "{secs} s: it would fire without end");
@@ -489,7 +522,7 @@ fn a_renewal_that_is_overdue_again_is_said_again() {
         (41, false),
     ] {
         fixture.at(secs);
-        let request = fixture.step(|core, now, out| core.timer_fired(now, A, out));
+        let request = fixture.step(TimerFires { owner: A });
         let is = |event: &&Event| matches!(event, Event::RenewalOverdue { .. });
         warnings.push(fixture.out.events.iter().filter(is).count());
         let Some(request) = request else { continue };
@@ -502,8 +535,10 @@ fn a_renewal_that_is_overdue_again_is_said_again() {
             },
             false => RenewOutcome::Unknown,
         };
-        fixture.step(|core, now, out| {
-            core.renewed(now, A, request.generation, outcome, out);
+        fixture.step(RenewalEnds {
+            owner: A,
+            generation: request.generation,
+            outcome,
         });
     }
     assert_eq!(warnings, [0, 1, 0, 1, 0]);
@@ -520,16 +555,26 @@ fn a_fixed_lease_is_looked_at_and_never_renewed() {
     let snapshot = fixture.core.snapshot(fixture.now, A, hold).expect("held");
     assert_eq!(snapshot.at_risk_from, None);
     fixture.at(10);
-    let request = fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    let request = fixture.step(TimerFires { owner: A });
     assert_eq!(request.expect("due").asked, RenewalAsk::Check);
     let leased = (fixture.now, Duration::from_secs(90));
-    fixture.step(|core, now, out| core.confirmed(now, A, hold, leased, 0, out));
+    fixture.step(ReplicasAnswer {
+        owner: A,
+        hold,
+        leased,
+        acknowledged: 0,
+    });
     let moved = fixture.core.snapshot(fixture.now, A, hold).expect("held");
     assert!(moved.ends > snapshot.ends && moved.deadline > snapshot.deadline);
     let other = crate::HoldId(99);
     let before = fixture.core.clone();
     let leased = (leased.0, leased.1 * 2);
-    fixture.step(|core, now, out| core.confirmed(now, A, other, leased, 0, out));
+    fixture.step(ReplicasAnswer {
+        owner: A,
+        hold: other,
+        leased,
+        acknowledged: 0,
+    });
     assert_eq!(fixture.core, before, "a hold that has ended moves nothing");
 }
 

@@ -3,14 +3,16 @@
 mod places;
 mod read_write;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::LossReason;
+use crate::input::{CallAsks, LifeChanges, OwnerLost, ReleaseAnswered, ReleaseDropped};
 use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS};
 use crate::{
     Admission, Discipline, Life, LockCore, OpId, Order, OwnerKey, Permit, Rejected, ReleaseAnswer,
     ReleaseSend, ReleaseStep, Terms, Then, ThreadId, Untaken, WaiterId, Woken,
 };
+use crate::{Effects, LossReason};
 
 impl Fixture {
     fn fair() -> Self {
@@ -22,10 +24,10 @@ impl Fixture {
 
     /// How often a connection was replaced without a fence, as each call of the owner reports it.
     fn reconnected(&mut self, times: u64) {
-        self.step(|core, now, out| {
-            core.step(now, out, |core, out| {
-                core.note_reconnects(now, A, times, out);
-            });
+        self.out = Effects::default();
+        let now = self.now;
+        self.core.step(now, &mut self.out, |core, out| {
+            core.note_reconnects(now, Some((A, times)), out);
         });
     }
 
@@ -67,7 +69,11 @@ impl Fixture {
             others_listen: false,
             token: None,
         };
-        self.step(|core, now, out| core.release_answered(now, owner, job, answer, out));
+        self.step(ReleaseAnswered {
+            owner,
+            op: job,
+            answer,
+        });
     }
 
     fn takes(&mut self, permit: &Permit) -> Result<(), Rejected> {
@@ -157,17 +163,25 @@ fn a_place_is_given_up_while_its_call_queues_if_its_field_is_older_than_a_reconn
         fixture.reconnected(before);
         fixture.reconnected(before + 1);
         let job = fixture.job();
-        let field = "another".into();
-        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        let field: Arc<str> = "another".into();
+        let admission = fixture.step(CallAsks {
+            call: waiter,
+            field: field.clone(),
+            reconnects: None,
+        });
         assert_eq!(admission, Ok(Admission::OwnerBusy));
         assert_eq!(fixture.sends(A, job), (0, true));
         match is_answered {
             true => fixture.release_is_answered(A, job, GONE),
             // It ends by itself, under a field that is not used any more.
-            false => fixture.step(|core, now, out| core.release_gone(now, A, job, out)),
+            false => fixture.step(ReleaseDropped { owner: A, op: job }),
         }
         assert!(!fixture.has_place(A) && !fixture.core.keeps_itself());
-        let admission = fixture.step(|core, now, out| core.admit(now, waiter, &field, out));
+        let admission = fixture.step(CallAsks {
+            call: waiter,
+            field: field.clone(),
+            reconnects: None,
+        });
         assert_eq!(admission, Ok(Admission::Sent));
         let permit = fixture.sent_acquire();
         assert_eq!((permit.field, permit.queues_up), (field, true));
@@ -262,7 +276,9 @@ fn an_attempt_that_is_under_way_when_the_client_closes_leaves_no_place() {
     let waiter = fixture.call(A, Order::Queued);
     let permit = fixture.permit(waiter);
     assert!(permit.queues_up);
-    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.step(LifeChanges {
+        life: Life::Closing,
+    });
     let job = fixture.job();
     assert_eq!(fixture.sends(A, job).0, 0);
     fixture.leaves(waiter);
@@ -362,7 +378,11 @@ fn an_immediate_attempt_without_an_answer_may_have_left_the_place() {
 #[test]
 fn a_loss_does_not_end_the_release_of_a_place() {
     let lose = |fixture: &mut Fixture| {
-        fixture.step(|core, now, out| core.lose_owner(now, A, None, LossReason::Gone, out));
+        fixture.step(OwnerLost {
+            owner: A,
+            generation: None,
+            reason: LossReason::Gone,
+        });
     };
     let mut fixture = Fixture::fair();
     let waiter = fixture.queued_up(A);
@@ -385,7 +405,7 @@ fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
     let until = fixture.now + RULES.fair_wait + RULES.watchdog_timeout;
     assert!(matches!(fixture.next_of(A, job), ReleaseStep::Send { .. }));
     assert_eq!(fixture.gives_up_at(A), until);
-    fixture.step(|core, now, out| core.release_gone(now, A, job, out));
+    fixture.step(ReleaseDropped { owner: A, op: job });
     assert!(!fixture.core.keeps_itself());
 }
 
@@ -394,13 +414,15 @@ fn a_place_that_is_not_given_up_in_time_ends_by_itself() {
 fn a_closing_client_gives_its_places_up_and_a_closed_one_none() {
     let mut fixture = Fixture::fair();
     let [waiting, leaving] = [A, B].map(|owner| fixture.queued_up(owner));
-    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
+    fixture.step(LifeChanges {
+        life: Life::Closing,
+    });
     let jobs = fixture.out.sends.to_vec();
     assert_eq!(jobs.len(), 2, "{:?}", fixture.out);
     assert_eq!(fixture.core.counts().releasing, 2, "`close` waits for them");
     fixture.leaves(leaving);
     assert!(fixture.out.sends.is_empty(), "one job an owner");
-    fixture.step(|core, now, out| core.set_life(now, Life::Closed, out));
+    fixture.step(LifeChanges { life: Life::Closed });
     for (owner, job) in jobs {
         assert_eq!(fixture.next_of(owner, job), ReleaseStep::Done);
     }

@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use crate::HandOff;
 use crate::LossReason;
+use crate::input::{
+    CallClaims, OwnerLost, PassNotExecuted, ReleaseDropped, ReleaseSent, TimePasses,
+};
 use crate::tests::{A, B, C, Fixture, GONE, RULES, TERMS, Unlock};
 use crate::{
-    Admission, Effects, Ending, HoldId, LockCore, Order, OwnerKey, ReleaseSend, Terms, Total,
-    Untaken, WaiterId,
+    Admission, Ending, HoldId, Order, OwnerKey, ReleaseSend, Terms, Total, Untaken, WaiterId,
 };
 
 fn handing_over(bounds: HandOff) -> Fixture {
@@ -55,8 +57,7 @@ fn is_granted(fixture: &mut Fixture, waiter: WaiterId) {
 /// The call takes what it was handed, and returns.
 fn picks_up(fixture: &mut Fixture, waiter: WaiterId) -> HoldId {
     is_granted(fixture, waiter);
-    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
-    let claimed = fixture.step(claim);
+    let claimed = fixture.step(CallClaims { call: waiter });
     leave(fixture, waiter);
     claimed.expect("wanted").hold
 }
@@ -83,9 +84,8 @@ fn an_unlock_hands_the_lock_to_the_first_that_waits() {
     let totals = [(Total::Released, 1), (Total::Passed, 1)];
     assert_eq!(fixture.out.totals[..], totals);
     is_granted(&mut fixture, waiters[0]);
-    let waiter = waiters[0];
-    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
-    let claimed = fixture.step(claim).expect("wanted");
+    let claimed = fixture.step(CallClaims { call: waiters[0] });
+    let claimed = claimed.expect("wanted");
     assert_eq!(claimed.target, 1);
     leave(&mut fixture, waiters[0]);
     assert!(fixture.out.sends.is_empty());
@@ -130,7 +130,7 @@ fn nothing_is_handed_over_from_under_a_section_that_runs_on() {
     let waiter = fixture.call(B, Order::Queued);
     fixture.admit(waiter);
     fixture.now = fixture.now + Duration::from_secs(1);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     let lost = Ending::Lost(LossReason::MaxHold);
     assert_eq!(fixture.out.ended[..], [(outer, lost)]);
     let job = fixture.out.sends[0].1;
@@ -178,7 +178,11 @@ fn a_receiver_that_has_left_keeps_nobody_waiting_when_the_lock_is_forced_open() 
     let unlock = passing(&mut fixture, hold);
     leave(&mut fixture, waiters[0]);
     let reason = LossReason::Gone;
-    fixture.step(|core, now, out| core.lose_owner(now, B, None, reason, out));
+    fixture.step(OwnerLost {
+        owner: B,
+        generation: None,
+        reason,
+    });
     assert_eq!(fixture.unlocked(&unlock, 0, None), Ok(()));
     let totals = [(Total::Released, 1)];
     assert_eq!(fixture.out.totals[..], totals, "it was handed to nobody");
@@ -196,7 +200,11 @@ fn a_lock_that_is_forced_open_is_not_picked_up() {
         let unlock = passing(&mut fixture, hold);
         let force = |fixture: &mut Fixture| {
             let reason = LossReason::Gone;
-            fixture.step(|core, now, out| core.lose_owner(now, B, None, reason, out));
+            fixture.step(OwnerLost {
+                owner: B,
+                generation: None,
+                reason,
+            });
         };
         if forced_first {
             force(&mut fixture);
@@ -227,8 +235,12 @@ fn a_receiver_that_left_has_nothing_to_release_if_nothing_was_moved() {
 fn a_release_that_is_over_says_nothing() {
     let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let over = fixture.drop_hold(A, hold);
-    fixture.step(|core, now, out| core.release_gone(now, A, over, out));
-    let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
+    fixture.step(ReleaseDropped { owner: A, op: over });
+    let said = fixture.step(ReleaseSent {
+        owner: A,
+        op: over,
+        may_pass: true,
+    });
     assert_eq!(said, None);
     leave(&mut fixture, waiters[0]);
     let hold = fixture.lock(A);
@@ -236,9 +248,13 @@ fn a_release_that_is_over_says_nothing() {
     fixture.admit(waiter);
     fixture.unlock(A, hold);
     assert!(sends_pass(&mut fixture, A), "another one");
-    let said = fixture.step(|core, now, out| core.release_sent(now, A, over, true, out));
+    let said = fixture.step(ReleaseSent {
+        owner: A,
+        op: over,
+        may_pass: true,
+    });
     assert_eq!(said, None, "it is not the one under way");
-    fixture.step(|core, now, out| core.release_not_executed(now, A, over, out));
+    fixture.step(PassNotExecuted { owner: A, op: over });
     assert!(fixture.core.pass_under_way(A).is_some());
 }
 
@@ -323,7 +339,7 @@ fn a_pass_that_is_refused_becomes_a_release() {
     let (mut fixture, hold, waiters) = held_by_a(HandOff::default(), &[B]);
     let unlock = passing(&mut fixture, hold);
     let op = fixture.release_of(A);
-    fixture.step(|core, now, out| core.release_not_executed(now, A, op, out));
+    fixture.step(PassNotExecuted { owner: A, op });
     queues(&mut fixture, waiters[0]);
     let said = fixture.sends_release(A, false);
     assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
@@ -347,7 +363,7 @@ fn a_call_that_is_not_polled_does_not_keep_the_lock() {
     fixture.unlocked(&unlock, 0, None).expect("passed");
     fixture.now = fixture.core.timer(B).expect("it is watched");
     assert_eq!(fixture.now.since_start(), RULES.command_timeout);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert_eq!(fixture.out.sends[0].0, B);
     let job = fixture.out.sends[0].1;
     fixture.next_of(B, job);

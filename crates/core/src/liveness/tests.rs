@@ -4,10 +4,14 @@ mod waiting;
 
 use std::time::Duration;
 
+use crate::input::{
+    AcquireEnds, AcquireEnters, AcquireTakes, CallClaims, CallLeaves, CallPolled, HoldDropped,
+    PlaceJoins, PlacePolled, TimePasses, TimerFires,
+};
 use crate::tests::{A, B, C, Fixture, RULES, TERMS};
 use crate::{
-    Admission, Effects, HoldId, LeaseKind, LockCore, LossReason, Order, OwnerKey, Permit, Rejected,
-    Taking, Terms, Then, Time, Token, Untaken, WaiterId, Woken,
+    Admission, HoldId, LeaseKind, LockCore, LossReason, Order, OwnerKey, Permit, Rejected, Taking,
+    Terms, Then, Time, Token, Untaken, WaiterId, Woken,
 };
 
 const TIMEOUT: Duration = RULES.command_timeout;
@@ -16,7 +20,12 @@ impl Fixture {
     /// The acquire has taken the lock.
     pub(crate) fn granted(&mut self, permit: &Permit) -> Taking {
         let taken = (self.now, None);
-        self.step(|core, now, out| core.acquired(now, permit, taken, false, out))
+        self.step(AcquireTakes {
+            permit: permit.clone(),
+            sent_at: taken.0,
+            token: taken.1,
+            is_outside: false,
+        })
     }
 
     /// The acquire takes the lock, and its call claims it.
@@ -34,15 +43,17 @@ impl Fixture {
         sent_at: Time,
         is_outside: bool,
     ) -> Result<(HoldId, Option<Token>), Rejected> {
-        let acquired = |core: &mut LockCore, now, out: &mut Effects| {
-            core.acquired(now, permit, (sent_at, None), is_outside, out)
+        let acquired = AcquireTakes {
+            permit: permit.clone(),
+            sent_at,
+            token: None,
+            is_outside,
         };
         if self.step(acquired) == Taking::TooLate {
             return Err(Rejected::TooLate);
         }
-        let waiter = permit.waiter;
-        let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim(now, waiter, out);
-        let claimed = self.step(claim)?;
+        let call = permit.waiter;
+        let claimed = self.step(CallClaims { call })?;
         Ok((claimed.hold, claimed.token))
     }
 
@@ -60,7 +71,11 @@ impl Fixture {
     }
 
     pub(crate) fn untaken_then(&mut self, permit: &Permit, outcome: Untaken, then: Then) {
-        self.step(|core, now, out| core.untaken(now, permit, (outcome, then), out));
+        self.step(AcquireEnds {
+            permit: permit.clone(),
+            untaken: outcome,
+            then,
+        });
     }
 
     pub(crate) fn waits_for(&self, time: Duration) -> Then {
@@ -75,23 +90,26 @@ impl Fixture {
     }
 
     pub(crate) fn leaves(&mut self, waiter: WaiterId) {
-        self.step(|core, now, out| core.leave(now, waiter, out));
+        self.step(CallLeaves { call: waiter });
     }
 
     /// A place in the queue, which never asks for the lock.
     pub(crate) fn place(&mut self, owner: OwnerKey) -> WaiterId {
-        self.step(|core, _, _| core.enqueue_place(owner, TERMS))
+        self.step(PlaceJoins {
+            owner,
+            terms: TERMS,
+        })
     }
 
     /// A place is polled. Returns whether it has its turn.
     pub(crate) fn polls_turn(&mut self, place: WaiterId) -> bool {
-        self.step(|core, now, out| core.poll_turn(now, place, out))
+        self.step(PlacePolled { call: place })
     }
 
     /// A call is polled that was passed over or has ended, and asks.
     pub(crate) fn asks_when_polled(&mut self, waiter: WaiterId) {
         assert!(self.core.wants_poll(waiter));
-        self.step(|core, now, out| core.poll(now, waiter, out));
+        self.step(CallPolled { call: waiter });
         assert!(self.is_woken_to_ask(waiter), "{:?}", self.out);
         assert!(!self.core.wants_poll(waiter));
     }
@@ -104,7 +122,9 @@ impl Fixture {
     pub(crate) fn timer_of_the_queue_fires_after(&mut self, time: Duration) {
         assert_eq!(self.core.timer(OwnerKey::QUEUE), Some(self.now + time));
         self.now = self.now + time;
-        self.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+        self.step(TimerFires {
+            owner: OwnerKey::QUEUE,
+        });
     }
 }
 
@@ -141,10 +161,10 @@ fn a_place_has_a_command_timeout_from_the_beginning_of_its_turn_on() {
     assert_eq!(fixture.out.woken[..], [place]);
     assert_eq!(fixture.core.woken(place), Woken::Call);
     fixture.now = fixture.now + TIMEOUT - Duration::from_nanos(1);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.core.has_turn(fixture.now, place));
     fixture.now = fixture.now + Duration::from_nanos(1);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.is_woken_to_ask(next), "{:?}", fixture.out);
     fixture.permit(next);
 }
@@ -158,7 +178,7 @@ fn no_place_is_passed_over_while_this_client_holds_the_lock() {
     let next = fixture.call(B, Order::Queued);
     assert_eq!(fixture.admit(next), Admission::Queued);
     fixture.now = fixture.now + TIMEOUT;
-    fixture.step(|core, now, out| core.tick(now, out));
+    fixture.step(TimePasses {});
     let unlock = fixture.unlock(C, hold);
     fixture.unlocked(&unlock, 0, None).expect("released");
     assert_eq!(fixture.out.woken[..], [place]);
@@ -175,7 +195,7 @@ fn a_head_whose_acquire_is_under_way_is_not_passed_over() {
     assert_eq!(fixture.admit(next), Admission::Queued);
     assert_eq!(fixture.core.timer(OwnerKey::QUEUE), None);
     fixture.now = fixture.now + TIMEOUT;
-    fixture.step(|core, now, out| core.tick(now, out));
+    fixture.step(TimePasses {});
     assert!(fixture.core.is_attempting(&permit));
     assert!(!fixture.out.woken.contains(&next), "{:?}", fixture.out);
     assert_eq!(fixture.admit(next), Admission::Queued);
@@ -200,14 +220,14 @@ fn a_lock_that_is_granted_and_not_claimed_is_given_back() {
         assert_eq!(fixture.core.timer(A), Some(fixture.now + TIMEOUT));
         assert_eq!(fixture.admit(next), Admission::Queued);
         fixture.now = fixture.now + TIMEOUT;
-        fixture.step(|core, now, out| core.timer_fired(now, A, out));
+        fixture.step(TimerFires { owner: A });
         let (owner, job) = fixture.out.sends[0];
         assert_eq!((owner, fixture.job_sends(A, job).0), (A, 0));
         fixture.answered(A, 0, None);
         assert!(fixture.is_woken_to_ask(next), "{:?}", fixture.out);
         assert_eq!(fixture.core.woken(unpolled), Woken::Nothing);
         fixture.permit(next);
-        let claimed = fixture.step(|core, now, out| core.claim(now, unpolled, out));
+        let claimed = fixture.step(CallClaims { call: unpolled });
         assert_eq!(claimed, Err(Rejected::GivenBack));
     }
 }
@@ -222,7 +242,7 @@ fn a_call_that_did_not_claim_is_back_at_its_place_when_it_is_polled() {
     assert_eq!(fixture.admit(next), Admission::Queued);
     assert_eq!(fixture.granted(&permit), Taking::Granted);
     fixture.now = fixture.now + TIMEOUT;
-    fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    fixture.step(TimerFires { owner: A });
     let (_, job) = fixture.out.sends[0];
     fixture.asks_when_polled(unpolled);
     assert_eq!(fixture.admit(unpolled), Admission::OwnerBusy);
@@ -241,10 +261,13 @@ fn a_nested_lock_that_is_not_claimed_keeps_no_outer_hold() {
     let unpolled = fixture.call(A, Order::Queued);
     let permit = fixture.permit(unpolled);
     assert_eq!(fixture.granted(&permit), Taking::Granted);
-    fixture.step(|core, now, out| core.drop_hold(now, A, outer, out));
+    fixture.step(HoldDropped {
+        owner: A,
+        hold: outer,
+    });
     assert!(fixture.out.sends.is_empty(), "its call may claim it");
     fixture.now = fixture.now + TIMEOUT;
-    fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    fixture.step(TimerFires { owner: A });
     let (_, job) = fixture.out.sends[0];
     assert_eq!(fixture.job_sends(A, job).0, 0);
 }
@@ -260,12 +283,12 @@ fn an_acquire_whose_call_leaves_is_undone_if_it_was_sent() {
         if is_sent {
             fixture.sent_acquire();
         }
-        fixture.step(|core, now, out| core.leave(now, call, out));
+        fixture.step(CallLeaves { call });
         let undone: Vec<_> = fixture.out.sends.iter().map(|(owner, _)| *owner).collect();
         assert_eq!(undone, if is_sent { vec![A] } else { vec![] });
         assert_eq!(fixture.core.acquire_says(owner, op), None);
         assert!(
-            !fixture.core.acquire_enters(owner, op),
+            !fixture.step(AcquireEnters { owner, op }),
             "no copy comes later"
         );
     }
@@ -286,7 +309,7 @@ fn a_nested_lock_that_is_not_claimed_makes_no_loss_of_an_outer_hold() {
     assert_eq!(fixture.granted(&permit), Taking::Granted);
     let unlock = fixture.unlock(A, outer);
     fixture.now = fixture.now + TIMEOUT * 2;
-    fixture.step(|core, now, out| core.timer_fired(now, A, out));
+    fixture.step(TimerFires { owner: A });
     fixture.release_sent(A);
     fixture.unanswered(A);
     let gone = Some(LossReason::Gone);

@@ -3,8 +3,12 @@
 use std::time::Duration;
 
 use crate::LossReason;
+use crate::input::{
+    DetachedClaimed, DetachedDropped, HoldDetached, LifeChanges, ReleaseBegins, ReleaseDropped,
+    ReleaseHasRoom, ReleaseWaits, TimePasses,
+};
 use crate::tests::{A, Fixture, GONE, RULES, TERMS};
-use crate::{Effects, Event, LeaseKind, Life, LockCore, ReleaseStep, Terms, Total};
+use crate::{Event, LeaseKind, Life, ReleaseStep, Terms, Total};
 
 const LIMITED: Terms = Terms {
     limit: Some(Duration::from_secs(5)),
@@ -17,13 +21,13 @@ fn detached_holds_are_dropped_together_and_counted() {
     let (outer, inner) = (fixture.lock(A), fixture.lock(A));
     fixture.lock(A);
     for hold in [outer, inner] {
-        fixture.step(|core, now, out| core.detach(now, A, hold, out));
+        fixture.step(HoldDetached { owner: A, hold });
     }
     let counts = fixture.core.counts();
     assert_eq!((counts.held, counts.guarded), (3, 1));
-    assert_eq!(fixture.step(LockCore::drop_detached), 2);
+    assert_eq!(fixture.step(DetachedDropped {}), 2);
     assert_eq!(fixture.core.counts().held, 1);
-    assert_eq!(fixture.step(LockCore::drop_detached), 0);
+    assert_eq!(fixture.step(DetachedDropped {}), 0);
 }
 
 #[test]
@@ -31,7 +35,7 @@ fn a_section_that_reached_its_limit_keeps_the_field_until_its_guard_is_gone() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock_with(A, LIMITED);
     fixture.now = fixture.now + Duration::from_secs(5);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.sends.is_empty(), "nothing is freed under it");
     assert_eq!(fixture.target(A), 1);
     let job = fixture.drop_hold(A, hold);
@@ -42,9 +46,9 @@ fn a_section_that_reached_its_limit_keeps_the_field_until_its_guard_is_gone() {
 fn a_detached_hold_that_reached_its_limit_keeps_nothing() {
     let mut fixture = Fixture::new();
     let hold = fixture.lock_with(A, LIMITED);
-    fixture.step(|core, now, out| core.detach(now, A, hold, out));
+    fixture.step(HoldDetached { owner: A, hold });
     fixture.now = fixture.now + Duration::from_secs(5);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(!fixture.core.keeps_itself());
     assert_eq!(fixture.target(A), 0);
 }
@@ -79,10 +83,10 @@ fn a_detached_lease_that_has_run_out_is_no_news() {
         let mut fixture = Fixture::new();
         let hold = fixture.lock_with(A, terms);
         if detached {
-            fixture.step(|core, now, out| core.detach(now, A, hold, out));
+            fixture.step(HoldDetached { owner: A, hold });
         }
         fixture.now = fixture.now + lease;
-        fixture.step(LockCore::tick);
+        fixture.step(TimePasses {});
         assert_eq!(fixture.out.events.len(), lost);
         let counted = fixture.out.totals.contains(&(Total::Lost, 1));
         assert_eq!(counted, lost == 1);
@@ -105,9 +109,12 @@ fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
     let hold = fixture.lock(A);
     let job = fixture.drop_hold(A, hold);
     let unknown = crate::OpId(99);
-    fixture.step(|core, now, out| core.release_gone(now, A, unknown, out));
+    fixture.step(ReleaseDropped {
+        owner: A,
+        op: unknown,
+    });
     assert!(fixture.core.keeps_itself(), "another one is meant");
-    fixture.step(|core, now, out| core.release_gone(now, A, job, out));
+    fixture.step(ReleaseDropped { owner: A, op: job });
     let totals = [(Total::GaveUp, 1), (Total::Released, 1)];
     assert_eq!(fixture.out.totals[..], totals);
     assert!(!fixture.core.keeps_itself());
@@ -142,10 +149,12 @@ fn a_job_does_not_give_up_while_what_was_sent_before_may_still_be_executed() {
     let lease = RULES.watchdog_timeout;
     let (first, next) = (Some((0, 0)), Some((0, 1)));
     let sends = |fixture: &mut Fixture, carrier| {
-        let step = |core: &mut LockCore, now, out: &mut Effects| {
-            core.release_step(now, A, job, carrier, out)
-        };
-        let is_sent = matches!(fixture.step(step), ReleaseStep::Send { .. });
+        let step = fixture.step(ReleaseBegins {
+            owner: A,
+            op: job,
+            carrier,
+        });
+        let is_sent = matches!(step, ReleaseStep::Send { .. });
         is_sent.then(|| {
             fixture.release_sent(A);
             fixture.gives_up_at(A).since(fixture.now)
@@ -210,14 +219,13 @@ fn a_release_without_room_waits_for_it_or_for_a_caller() {
         let (outer, inner) = (fixture.lock(A), fixture.lock(A));
         let job = fixture.drop_hold(A, inner);
         fixture.next_of(A, job);
-        fixture.step(|core, now, out| core.release_waits(now, A, job, out));
+        fixture.step(ReleaseWaits { owner: A, op: job });
         if joins {
             fixture.unlock(A, outer);
             assert_eq!(fixture.out.sends[..], [(A, job)]);
         }
-        let room =
-            |core: &mut LockCore, now, out: &mut Effects| core.release_has_room(now, A, job, out);
-        assert_eq!(fixture.step(room), !joins);
+        let room = ReleaseHasRoom { owner: A, op: job };
+        assert_eq!(fixture.step(room.clone()), !joins);
         assert!(!fixture.step(room), "it does not wait any more");
     }
 }
@@ -230,7 +238,7 @@ fn what_waits_before_its_next_send_ends_with_the_runtime() {
     let job = fixture.drop_hold(A, held);
     fixture.job_sends(A, job);
     fixture.unanswered(A);
-    fixture.step(|core, now, out| core.set_life(now, Life::Gone, out));
+    fixture.step(LifeChanges { life: Life::Gone });
     assert_eq!(fixture.core.counts().releasing, 0);
     assert_eq!(
         fixture.out.totals[..],
@@ -287,10 +295,9 @@ fn a_detached_hold_is_claimed_once() {
     let mut fixture = Fixture::new();
     let holds = [fixture.lock(A), fixture.lock(A)];
     for hold in holds {
-        fixture.step(|core, now, out| core.detach(now, A, hold, out));
+        fixture.step(HoldDetached { owner: A, hold });
     }
-    let claim = |core: &mut LockCore, now, out: &mut Effects| core.claim_detached(now, A, out);
-    let claimed = [(); 3].map(|()| fixture.step(claim));
+    let claimed = [(); 3].map(|()| fixture.step(DetachedClaimed { owner: A }));
     assert_eq!(claimed.iter().flatten().count(), 2, "{claimed:?}");
     assert_ne!(claimed[0], claimed[1]);
 }

@@ -195,7 +195,8 @@ impl Session {
         for round in &program.rounds {
             actors = self.round(round, program, actors).await;
             if oracle.violation().is_some() {
-                return;
+                let said = self.clients.iter();
+                return said.for_each(|client| oracle.say(|| test_util::inputs(client)));
             }
         }
         self.world.set_latency(CALM);

@@ -1,6 +1,7 @@
 //! Whose turn it is in the server's queue, and the place of a call that is over.
 
 use super::*;
+use crate::input::{CallJoins, MessageArrives, TimePasses};
 
 const TIMEOUT: Duration = RULES.command_timeout;
 
@@ -20,7 +21,7 @@ impl Fixture {
     }
 
     fn is_told(&mut self, owner: OwnerKey) {
-        self.step(|core, now, out| core.note_change(now, Some(owner), out));
+        self.step(MessageArrives { next: Some(owner) });
     }
 }
 
@@ -47,7 +48,7 @@ fn an_owner_that_is_told_keeps_its_place_if_it_was_too_early() {
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     fixture.now = fixture.now + TIMEOUT * 2;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
     // A message for an owner without a place is late.
     fixture.is_told(B);
@@ -60,13 +61,13 @@ fn a_call_that_is_over_keeps_its_place_for_another_attempt() {
     let mut fixture = Fixture::fair();
     let waiter = fixture.ends_without_an_answer(A);
     fixture.now = fixture.now + TIMEOUT * 2 - Duration::from_nanos(1);
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.sends.is_empty(), "{:?}", fixture.out);
     fixture.asks_when_polled(waiter);
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     fixture.now = fixture.now + TIMEOUT * 2;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
 }
 
@@ -125,7 +126,12 @@ fn a_call_that_is_over_gives_its_place_up_when_it_leaves() {
 fn a_call_past_its_deadline_gives_its_place_up() {
     let mut fixture = Fixture::fair();
     let deadline = Some(fixture.now + TIMEOUT);
-    let waiter = fixture.step(|core, _, _| core.enqueue(A, Order::Queued, TERMS, deadline));
+    let waiter = fixture.step(CallJoins {
+        owner: A,
+        order: Order::Queued,
+        terms: TERMS,
+        deadline,
+    });
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     fixture.timer_of_the_queue_fires_after(TIMEOUT);
@@ -150,7 +156,7 @@ fn a_call_that_is_over_leaves_the_place_of_its_owner_to_another_one() {
     let permit = fixture.permit(waiter);
     fixture.untaken(&permit, Untaken::Busy);
     fixture.now = fixture.now + TIMEOUT * 2;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.sends.is_empty() && fixture.has_place(A));
     fixture.leaves(waiter);
     assert_eq!(fixture.out.sends.len(), 1, "no call wants it any more");

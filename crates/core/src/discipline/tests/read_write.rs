@@ -3,6 +3,7 @@
 mod faces;
 
 use super::*;
+use crate::input::{CallAsks, HoldUnlocked, RenewalEnds, TimePasses, TimerFires};
 use crate::tests::Unlock;
 use crate::{Face, Generation, HoldId, LeaseKind, RenewOutcome, RenewalAsk, Terms};
 
@@ -58,7 +59,11 @@ impl Fixture {
 
     fn asks(&mut self, waiter: WaiterId) -> Result<Admission, Rejected> {
         let field = "f".into();
-        self.step(|core, now, out| core.admit(now, waiter, &field, out))
+        self.step(CallAsks {
+            call: waiter,
+            field,
+            reconnects: None,
+        })
     }
 
     fn waits_its_turn(&mut self, waiter: WaiterId) -> bool {
@@ -79,7 +84,11 @@ impl Fixture {
 
     fn renewal_finds(&mut self, owner: OwnerKey, reason: LossReason) {
         let (generation, lost) = (self.generation(owner), RenewOutcome::Lost(reason));
-        self.step(|core, now, out| core.renewed(now, owner, generation, lost, out));
+        self.step(RenewalEnds {
+            owner,
+            generation,
+            outcome: lost,
+        });
     }
 
     fn released(&mut self, unlock: &Unlock) {
@@ -253,7 +262,9 @@ fn a_place_that_is_not_polled_keeps_the_other_lane_for_a_command_timeout() {
     let timer = fixture.core.timer(OwnerKey::QUEUE);
     assert!(timer.is_some_and(|at| at <= limit), "{timer:?}");
     fixture.now = limit;
-    fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+    fixture.step(TimerFires {
+        owner: OwnerKey::QUEUE,
+    });
     assert!(fixture.is_woken_to_ask(again), "{:?}", fixture.out);
     fixture.permit(again);
 }
@@ -272,7 +283,7 @@ fn a_fixed_read_is_certain_for_a_watchdog_timeout_and_raised_again() {
     assert!(ends > start + HOUR.lease - HOUR.lease / 50);
     fixture.now = fixture.core.timer(A_READS).expect("it is looked at");
     assert!(fixture.now <= start + timeout / 3);
-    let request = fixture.step(|core, now, out| core.timer_fired(now, A_READS, out));
+    let request = fixture.step(TimerFires { owner: A_READS });
     let request = request.expect("due");
     let RenewalAsk::Extend(lease) = request.asked else {
         panic!("{request:?}");
@@ -285,7 +296,11 @@ fn a_fixed_read_is_certain_for_a_watchdog_timeout_and_raised_again() {
         asked: request.asked,
         acknowledged: 0,
     };
-    fixture.step(|core, now, out| core.renewed(now, A_READS, request.generation, held, out));
+    fixture.step(RenewalEnds {
+        owner: A_READS,
+        generation: request.generation,
+        outcome: held,
+    });
     let snapshot = fixture.core.snapshot(fixture.now, A_READS, hold);
     let deadline = snapshot.expect("held").deadline;
     assert!(deadline > fixture.now + timeout - timeout / 50);
@@ -305,7 +320,7 @@ fn a_fixed_read_ends_with_its_lease() {
             break;
         }
         let sent_at = fixture.now;
-        let request = fixture.step(|core, now, out| core.timer_fired(now, A_READS, out));
+        let request = fixture.step(TimerFires { owner: A_READS });
         let Some(request) = request else { continue };
         let asked = request.asked;
         let held = RenewOutcome::Held {
@@ -313,10 +328,17 @@ fn a_fixed_read_ends_with_its_lease() {
             asked,
             acknowledged: 0,
         };
-        fixture.step(|core, now, out| core.renewed(now, A_READS, request.generation, held, out));
+        fixture.step(RenewalEnds {
+            owner: A_READS,
+            generation: request.generation,
+            outcome: held,
+        });
     }
-    fixture.step(LockCore::tick);
-    let lost = fixture.step(|core, now, out| core.unlock(now, A_READS, hold, out));
+    fixture.step(TimePasses {});
+    let lost = fixture.step(HoldUnlocked {
+        owner: A_READS,
+        hold,
+    });
     assert_eq!(lost, Err(LossReason::LeaseOver));
 }
 
@@ -459,7 +481,7 @@ fn a_place_of_a_reader_that_is_not_polled_is_passed_over() {
     let limit = fixture.now + RULES.command_timeout;
     assert_eq!(fixture.core.timer(OwnerKey::QUEUE), Some(limit));
     fixture.now = limit;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.woken.contains(&next), "{:?}", fixture.out);
     let permit = fixture.permit(next);
     fixture.is_taken(&permit).expect("wanted");
@@ -478,7 +500,7 @@ fn a_place_of_a_reader_is_passed_over_when_no_reader_is_in_any_more() {
     fixture.released(&unlock);
     let hold = fixture.lock(B_READS);
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     let unlock = fixture.unlock(B_READS, hold);
     fixture.released(&unlock);
     let [reader, writer] = [C_READS, C_WRITES].map(|owner| fixture.call(owner, Order::Queued));
@@ -488,7 +510,9 @@ fn a_place_of_a_reader_is_passed_over_when_no_reader_is_in_any_more() {
         let due = fixture.core.timer(OwnerKey::QUEUE);
         assert!(due.is_some_and(|due| due <= limit), "{due:?}");
         fixture.now = due.unwrap_or(limit);
-        fixture.step(|core, now, out| core.timer_fired(now, OwnerKey::QUEUE, out));
+        fixture.step(TimerFires {
+            owner: OwnerKey::QUEUE,
+        });
     }
     assert!(fixture.is_woken_to_ask(reader), "{:?}", fixture.out);
 }
@@ -503,7 +527,7 @@ fn a_read_that_is_not_claimed_keeps_no_writer_waiting() {
     assert!(fixture.waits_its_turn(writer));
     fixture.granted(&permit);
     fixture.now = fixture.now + RULES.command_timeout;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     let (owner, job) = fixture.out.sends[0];
     assert_eq!(owner, A_READS);
     assert_eq!(fixture.job_sends(A_READS, job).0, 0);

@@ -2,16 +2,20 @@
 
 use super::*;
 use crate::Listens;
+use crate::input::{CallJoins, MessageArrives, SubscriptionKnown, TimePasses};
 
 const LEASE: Duration = TERMS.lease;
 
 impl Fixture {
     fn hears(&mut self, next: Option<OwnerKey>) {
-        self.step(|core, now, out| core.note_change(now, next, out));
+        self.step(MessageArrives { next });
     }
 
     fn listens(&mut self, ids: &[WaiterId], how: Listens) {
-        self.step(|core, now, out| core.listens(now, ids, how, out));
+        self.step(SubscriptionKnown {
+            calls: ids.to_vec(),
+            how,
+        });
     }
 
     /// An attempt of this call finds the lock held, and the client does not hear of it yet.
@@ -24,7 +28,12 @@ impl Fixture {
 
     fn call_within(&mut self, owner: OwnerKey, order: Order, time: Duration) -> WaiterId {
         let deadline = Some(self.now + time);
-        self.step(|core, _, _| core.enqueue(owner, order, TERMS, deadline))
+        self.step(CallJoins {
+            owner,
+            order,
+            terms: TERMS,
+            deadline,
+        })
     }
 
     /// An immediate attempt of its owner gets the lock, which another process has freed without a message.
@@ -52,7 +61,7 @@ fn a_call_that_waits_asks_again_when_its_time_has_come() {
     assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
     fixture.finds_it_held(waiter);
     // Not at each step from then on.
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     assert!(fixture.out.woken.is_empty(), "{:?}", fixture.out);
 }
 
@@ -269,7 +278,7 @@ fn an_attempt_that_is_under_way_at_the_deadline_is_the_last_one() {
         let waiter = fixture.call_within(A, Order::Queued, second);
         let permit = fixture.permit(waiter);
         fixture.now = fixture.now + second * 2;
-        fixture.step(LockCore::tick);
+        fixture.step(TimePasses {});
         assert!(fixture.core.is_attempting(&permit));
         if is_taken {
             let sent_at = fixture.now;
@@ -279,7 +288,7 @@ fn an_attempt_that_is_under_way_at_the_deadline_is_the_last_one() {
         fixture.untaken(&permit, Untaken::Busy);
         fixture.now = fixture.core.timer(OwnerKey::QUEUE).expect("set");
         fixture.now = fixture.now + second * 2;
-        fixture.step(LockCore::tick);
+        fixture.step(TimePasses {});
         assert!(fixture.is_woken_to_ask(waiter), "{:?}", fixture.out);
         assert_eq!(fixture.rejected(waiter), Rejected::NotInTime);
     }
@@ -302,7 +311,7 @@ fn a_call_nests_into_a_hold_of_its_owner_behind_one_that_was_passed_over() {
     let permit = fixture.permit(unpolled);
     fixture.granted(&permit);
     fixture.now = fixture.now + TIMEOUT;
-    fixture.step(LockCore::tick);
+    fixture.step(TimePasses {});
     let (_, job) = fixture.out.sends[0];
     fixture.job_sends(A, job);
     fixture.answered(A, 0, None);

@@ -1,6 +1,7 @@
 //! Tests of what the two faces of one owner have to do with each other.
 
 use super::*;
+use crate::input::{CallAsks, ClientEnds, HoldDropped, HoldUnlocked, LifeChanges, OwnerLost};
 
 #[test]
 fn an_owner_that_writes_reads_without_waiting() {
@@ -94,7 +95,10 @@ fn a_read_inside_of_a_write_that_was_lost_is_undone() {
     let permit = fixture.permit(reader);
     fixture.renewal_finds(A_WRITES, LossReason::Gone);
     // Its owner may have seen that before the read is answered.
-    fixture.step(|core, now, out| core.drop_hold(now, A_WRITES, writes, out));
+    fixture.step(HoldDropped {
+        owner: A_WRITES,
+        hold: writes,
+    });
     let lost = Err(Rejected::Lost(LossReason::Gone));
     assert_eq!(fixture.is_taken(&permit), lost);
     assert_eq!(fixture.out.sends[0].0, A_READS);
@@ -110,7 +114,10 @@ fn a_read_that_finds_no_write_hold_tells_of_its_loss() {
     let lost = Err(Rejected::Lost(LossReason::Gone));
     assert_eq!(fixture.is_taken_outside(&permit), lost);
     assert_eq!(fixture.out.sends[0].0, A_READS);
-    let unlock = fixture.step(|core, now, out| core.unlock(now, A_WRITES, writes, out));
+    let unlock = fixture.step(HoldUnlocked {
+        owner: A_WRITES,
+        hold: writes,
+    });
     assert_eq!(unlock, Err(LossReason::Gone));
 }
 
@@ -185,8 +192,10 @@ fn a_forced_unlock_ends_the_face_whose_field_it_was() {
         fixture.lock(A_WRITES);
         fixture.lock(A_READS);
         let generation = is_forced.then(|| fixture.generation(A_WRITES));
-        fixture.step(|core, now, out| {
-            core.lose_owner(now, A_WRITES, generation, LossReason::Gone, out);
+        fixture.step(OwnerLost {
+            owner: A_WRITES,
+            generation,
+            reason: LossReason::Gone,
         });
         assert_eq!(fixture.out.ended.len(), ended);
     }
@@ -232,7 +241,11 @@ fn both_faces_have_one_field() {
     fixture.lock(A_WRITES);
     let reader = fixture.call(A_READS, Order::Queued);
     let another = "another".into();
-    let admission = fixture.step(|core, now, out| core.admit(now, reader, &another, out));
+    let admission = fixture.step(CallAsks {
+        call: reader,
+        field: another,
+        reconnects: None,
+    });
     assert_eq!(admission, Ok(Admission::Sent));
     let permit = fixture.sent_acquire();
     assert_eq!(&*permit.field, "f");
@@ -283,8 +296,12 @@ fn a_closing_client_takes_no_read_inside_of_a_write() {
     fixture.lock(A_WRITES);
     let reader = fixture.call(A_READS, Order::Queued);
     let permit = fixture.permit(reader);
-    fixture.step(|core, now, out| core.set_life(now, Life::Closing, out));
-    fixture.step(|core, now, out| core.lose_all(now, LossReason::Closed, out));
+    fixture.step(LifeChanges {
+        life: Life::Closing,
+    });
+    fixture.step(ClientEnds {
+        reason: LossReason::Closed,
+    });
     assert_eq!(fixture.is_taken(&permit), Err(Rejected::Closed));
     assert_eq!(fixture.core.counts().releasing, 1);
 }
