@@ -174,7 +174,7 @@ impl LockCore {
                 let by_itself = !acquire.is_passed && acquire.target == 1;
                 // Holds of this owner were lost while the attempt was under way: what it has nested into had ended by
                 // then.
-                let lost_meanwhile = acquire.losses != own.tenure.losses() && !own.tenure.is_held();
+                let lost_meanwhile = acquire.has_lost && !own.tenure.is_held();
                 // Less than the lease where other clients may shorten it, as those that read beside this one may.
                 let certain = own.tenure.certain(terms.lease, &rules);
                 let rejected = match (life, acquire.around) {
@@ -311,8 +311,8 @@ impl OwnerState {
     /// The server has the lease that a nested lock was granted for, whether its call claims it or not: what is released until
     /// then is not gone because a lease was over.
     fn note_lease_of_nested(&mut self, permit: &Permit, sent_at: Time, rules: &Rules) {
-        let losses = self.op.acquire().map(|acquire| acquire.losses);
-        if permit.target > 1 && losses == Some(self.tenure.losses()) {
+        let acquire = self.op.acquire();
+        if permit.target > 1 && acquire.is_some_and(|acquire| !acquire.has_lost) {
             self.tenure.promise(sent_at, permit.terms.lease, 0, rules);
         }
     }

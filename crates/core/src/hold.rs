@@ -90,20 +90,6 @@ impl HoldRecord {
     }
 }
 
-#[cfg(feature = "test-util")]
-impl HoldRecord {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.id.visit(visitor);
-        match &mut self.policy {
-            LeasePolicy::Watchdog { limit } => limit.iter_mut().for_each(|at| visitor.time(at)),
-            LeasePolicy::Fixed { until, limit } => {
-                visitor.time(until);
-                limit.iter_mut().for_each(|at| visitor.time(at));
-            }
-        }
-    }
-}
-
 /// A lost hold that its owner has not seen the end of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LostHold {
@@ -391,11 +377,5 @@ impl Holds {
     /// Checks that values which are kept twice agree.
     pub(super) fn check(&self) {
         assert_eq!(*self, self.iter().cloned().collect());
-    }
-
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        let mut holds = std::mem::take(self).holds;
-        holds.iter_mut().for_each(|hold| hold.visit(visitor));
-        *self = holds.into_iter().collect();
     }
 }

@@ -65,12 +65,10 @@ pub use hold::{
 pub use liveness::{Listens, Then};
 pub use queue::{LeaseKind, Order, Terms};
 pub use renewal::RenewalRequest;
-#[cfg(feature = "test-util")]
-pub use values::Visitor;
 pub use values::{
     Carrier, Counts, Effects, Ending, Event, Face, FailedSend, Generation, HandOff, HoldId, Life,
-    LossReason, OpId, OwnerKey, RELEASE_PAUSE, ReleaseAnswer, ReleaseSend, ReleaseStep, Rules,
-    ThreadId, Time, Token, Total, Unlocked, WaiterId,
+    LossReason, Numbered, OpId, OwnerKey, RELEASE_PAUSE, ReleaseAnswer, ReleaseSend, ReleaseStep,
+    Rules, ThreadId, Time, Token, Total, Unlocked, WaiterId,
 };
 
 use apart::Apart;
@@ -224,7 +222,7 @@ impl LockCore {
     ) -> Option<T> {
         let entry = self.owners.index_entry(owner);
         let state = self.owners.get_mut(owner)?;
-        let (seen, counts, losses) = (state.seen(), state.counts(), state.tenure.losses());
+        let (seen, counts) = (state.seen(), state.counts());
         let keeps_places = self.discipline.keeps_places();
         let lane = self.discipline.lane(owner);
         let mut cx = Context {
@@ -235,17 +233,19 @@ impl LockCore {
             place_wait: keeps_places.then_some(self.rules.fair_wait + self.rules.watchdog_timeout),
             // A client that closes serves no call, whether or not the call has seen that by now.
             queues: keeps_places && self.life != Life::Closing && self.queue.head(lane).is_some(),
+            has_lost: false,
             ids: &mut self.ids,
             out: &mut *out,
         };
         let answer = change(state, &mut cx);
+        let has_lost = cx.has_lost;
         let timer = state.timer(now, &self.rules);
         if timer != state.timer {
             state.timer = timer;
             out.timers.push(owner);
         }
         let after = state.seen();
-        let lost = losses != state.tenure.losses() && !after.held;
+        let lost = has_lost && !after.held;
         let lost = lost.then(|| state.tenure.lost_reason());
         self.counts.replace(counts, state.counts());
         #[cfg(debug_assertions)]
@@ -455,18 +455,6 @@ impl LockCore {
                 "{owner:?} has one field with both of its faces"
             );
         }
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl LockCore {
-    /// Goes through all that a [`Visitor`] wants to see.
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        self.ids.visit(visitor);
-        self.owners.visit(visitor);
-        self.queue.visit(visitor);
-        self.queue.settle();
-        visitor.time(&mut self.latest);
     }
 }
 

@@ -47,8 +47,8 @@ pub(super) struct Acquire {
     pub(super) target: u32,
     /// What is asked for: if the outcome stays unknown, the server frees the lock after this.
     pub(super) lease: Nanos,
-    /// How often the owner had lost holds when it began.
-    pub(super) losses: u16,
+    /// Holds of its owner were lost meanwhile.
+    pub(super) has_lost: bool,
     /// A hold was released meanwhile, or its caller left: a release has to follow.
     pub(super) then_release: bool,
     /// Others have changed the lock meanwhile, after it was acquired perhaps.
@@ -337,40 +337,6 @@ impl Op {
 
 #[cfg(feature = "test-util")]
 impl Op {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        match self {
-            Self::Idle => {}
-            Self::Acquire(acquire) => {
-                acquire.id.visit(visitor);
-                acquire.waiter.visit(visitor);
-                match &mut acquire.grant {
-                    Some(Grant::Given {
-                        sent_at,
-                        until,
-                        token,
-                    }) => {
-                        visitor.time(sent_at);
-                        visitor.time(until);
-                        token.iter_mut().for_each(|token| visitor.token(token));
-                    }
-                    Some(Grant::Awaited | Grant::Revoked) | None => {}
-                }
-            }
-            Self::Release(release) => {
-                release.id.visit(visitor);
-                let pass = release.pass.iter_mut();
-                pass.for_each(|pass| pass.op.visit(visitor));
-                visitor.time(&mut release.give_up_at);
-                if let ReleaseStage::Paused { until } = &mut release.stage {
-                    visitor.time(until);
-                }
-            }
-        }
-    }
-}
-
-#[cfg(feature = "test-util")]
-impl Op {
     /// What is under way for an owner, in the words of the explorer: it counts which inputs come while what is.
     /// Every field is named: a new one is to be told apart too, or left out on purpose.
     pub(super) fn words(&self, held: bool, lost: bool, has_place: bool) -> &'static str {
@@ -386,7 +352,7 @@ impl Op {
                 order,
                 target,
                 lease: _,
-                losses: _,
+                has_lost: _,
                 then_release,
                 is_reported: _,
                 queues_up: _,

@@ -24,6 +24,8 @@ pub(super) struct Context<'a> {
     pub(super) place_wait: Option<Duration>,
     /// A call of the owner queues, so the place of the owner is wanted.
     pub(super) queues: bool,
+    /// Holds of the owner were lost.
+    pub(super) has_lost: bool,
     pub(super) ids: &'a mut Ids,
     pub(super) out: &'a mut Effects,
 }
@@ -172,7 +174,7 @@ impl OwnerState {
             order,
             target,
             lease: terms.lease.into(),
-            losses: self.tenure.losses(),
+            has_lost: false,
             then_release: false,
             is_reported: false,
             // I8: an owner that has the lock is not in the queue.
@@ -344,7 +346,7 @@ impl OwnerState {
             cx.out.events.push(self.lost_event(reason, cx.owner));
             cx.out.count(Total::Lost, losses.len());
         }
-        end_holds(&losses, cx);
+        self.end_holds(&losses, cx);
     }
 
     fn lost_event(&self, reason: LossReason, OwnerKey { face, .. }: OwnerKey) -> Event {
@@ -353,6 +355,17 @@ impl OwnerState {
             field,
             face,
             reason,
+        }
+    }
+
+    fn end_holds(&mut self, losses: &[Loss], cx: &mut Context<'_>) {
+        cx.has_lost |= !losses.is_empty();
+        if let Some(acquire) = self.op.acquire_mut() {
+            acquire.has_lost |= !losses.is_empty();
+        }
+        for loss in losses {
+            cx.out.over.push((loss.id, loss.valid_until.min(cx.now)));
+            cx.out.ended.push((loss.id, Ending::Lost(loss.reason)));
         }
     }
 
@@ -369,7 +382,7 @@ impl OwnerState {
             cx.out.events.push(self.lost_event(loss.reason, cx.owner));
             cx.out.count(Total::Lost, 1);
         }
-        end_holds(&losses, cx);
+        self.end_holds(&losses, cx);
         // A hold that reached its limit is not taken away from under its section, which may run on
         // behind a detached one too. The lease frees the lock: that of the hold, which was renewed only
         // up to the limit, or a longer one that a nested hold has asked for.
@@ -452,29 +465,6 @@ impl OwnerState {
     }
 }
 
-#[cfg(feature = "test-util")]
-impl OwnerState {
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        visitor.field(&mut self.field);
-        self.generation.visit(visitor);
-        self.tenure.visit(visitor);
-        self.op.visit(visitor);
-        let unlocks = std::mem::take(&mut self.unlocks).into_iter();
-        let visited = unlocks.map(|(mut hold, unlocking)| {
-            hold.visit(visitor);
-            (hold, unlocking)
-        });
-        self.unlocks = visited.collect();
-        let seen = match &mut self.op {
-            Op::Acquire(acquire) => Some(&mut acquire.losses),
-            Op::Idle | Op::Release(_) => None,
-        };
-        self.tenure.forget_losses(seen);
-        visitor.time(&mut self.op_changed_at);
-        self.timer.iter_mut().for_each(|at| visitor.time(at));
-    }
-}
-
 /// The count in Redis, as far as it is known when an acquire is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterAcquire {
@@ -488,11 +478,4 @@ pub(super) enum AfterAcquire {
     NotExecuted,
     /// It is one of these two, or will be.
     Unknown,
-}
-
-fn end_holds(losses: &[Loss], cx: &mut Context<'_>) {
-    for loss in losses {
-        cx.out.over.push((loss.id, loss.valid_until.min(cx.now)));
-        cx.out.ended.push((loss.id, Ending::Lost(loss.reason)));
-    }
 }

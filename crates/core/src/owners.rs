@@ -218,12 +218,4 @@ impl Owners {
             None => assert!(self.states.len() <= 1, "more than one, and no index"),
         }
     }
-
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        let states = self.states.values_mut();
-        states.for_each(|state| state.visit(visitor));
-        if let Some(index) = &mut self.index {
-            **index = OwnerIndex::of(&self.states);
-        }
-    }
 }

@@ -533,46 +533,4 @@ impl Queue {
         let waiters = self.waiters.iter();
         waiters.filter_map(|(id, waiter)| of(*id, waiter)).collect()
     }
-
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        let mut visited = |mut id: WaiterId| {
-            id.visit(visitor);
-            id
-        };
-        let queued = self.queued.keys();
-        let queued = queued.map(|(lane, id)| ((*lane, visited(*id)), ()));
-        self.queued = queued.collect();
-        self.first = self.queued.first().copied();
-        let owned = std::mem::take(&mut self.owned).into_iter();
-        let owned = owned.map(|(own, ())| {
-            (
-                Owned {
-                    id: visited(own.id),
-                    ..own
-                },
-                (),
-            )
-        });
-        self.owned = owned.collect();
-        let waiters = std::mem::take(&mut self.waiters).into_iter();
-        self.waiters = waiters.map(|(id, waiter)| (visited(id), waiter)).collect();
-        let waiters = self.waiters.values_mut();
-        waiters.for_each(|waiter| {
-            let field = waiter.field.iter_mut();
-            field.for_each(|field| visitor.field(field));
-            match &mut waiter.stage {
-                Stage::Behind { since: at } | Stage::Subscribing { until: at } => visitor.time(at),
-                _ => {}
-            }
-            let times = waiter.due.iter_mut().chain(&mut waiter.deadline);
-            times.for_each(|at| visitor.time(at));
-        });
-        // They follow from the waiters.
-        self.due = self.in_stages(|id, waiter| Some(((waiter.due?, id), ())));
-        self.listening = self.in_stages(|id, waiter| waiter.listens().then_some((id, ())));
-        let streak = self.streak.iter_mut();
-        streak.for_each(|streak| visitor.time(&mut streak.since));
-        let until = self.yields_until.iter_mut().chain(&mut self.timer);
-        until.for_each(|at| visitor.time(at));
-    }
 }

@@ -47,8 +47,6 @@ pub(super) struct Tenure {
     lost: LostHolds,
     /// The reason of the latest loss.
     lost_reason: LossReason,
-    /// How often holds were lost: an acquire that sees it move had its outer hold taken away.
-    losses: u16,
     /// How often a connection had been replaced without a fence when the owner got its field, as far as 16 bits say it.
     pub(super) reconnects: u16,
     deadline: Time,
@@ -87,7 +85,6 @@ impl Tenure {
             holds: Holds::default(),
             lost: LostHolds::default(),
             lost_reason: LossReason::Gone,
-            losses: 0,
             reconnects: NOT_COUNTED,
             deadline: now,
             replicas: 0,
@@ -138,10 +135,6 @@ impl Tenure {
     /// Neither held nor lost with an owner that has yet to see it.
     pub(super) fn is_spent(&self) -> bool {
         self.holds.is_empty() && self.lost.is_empty()
-    }
-
-    pub(super) fn losses(&self) -> u16 {
-        self.losses
     }
 
     pub(super) fn lost_reason(&self) -> LossReason {
@@ -416,7 +409,6 @@ impl Tenure {
             }
         }
         self.pending &= self.first() == first;
-        self.losses = self.losses.wrapping_add(u16::from(!losses.is_empty()));
         losses
     }
 
@@ -466,21 +458,6 @@ impl Tenure {
 impl Tenure {
     pub(super) fn check(&self) {
         self.holds.check();
-    }
-
-    pub(super) fn visit(&mut self, visitor: &mut impl super::Visitor) {
-        self.holds.visit(visitor);
-        self.lost.iter_mut().for_each(|lost| lost.id.visit(visitor));
-        visitor.time(&mut self.deadline);
-        visitor.time(&mut self.renewed_at);
-        self.retry_at.iter_mut().for_each(|at| visitor.time(at));
-    }
-
-    /// Only whether it has moved since an acquire began is of interest.
-    pub(super) fn forget_losses(&mut self, seen: Option<&mut u16>) {
-        let moved = seen.as_ref().is_some_and(|seen| **seen != self.losses);
-        seen.into_iter().for_each(|seen| *seen = 0);
-        self.losses = u16::from(moved);
     }
 }
 

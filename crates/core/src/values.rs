@@ -6,6 +6,7 @@
 //! hold ended, when a timer is due, what is under way.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::num::{NonZeroU64, ParseIntError};
 use std::ops::{Add, Sub};
 use std::str::FromStr;
@@ -58,29 +59,29 @@ impl OwnerKey {
 }
 
 /// A call that wants the lock. Smaller ones came first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaiterId(pub(super) u64);
 
 /// One hold, from its acquisition until its owner has seen its end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HoldId(pub(super) u64);
 
 /// An unbroken time in which one owner holds the lock: what a renewal's answer is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Generation(pub(super) u64);
 
 /// One operation of one owner. An answer that comes for another one is too late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct OpId(pub(super) u64);
 
 /// Hands out all of these numbers for one lock.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Ids {
     last: u64,
 }
 
 /// A number that is larger than those of all holders before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token(NonZeroU64);
 
 impl Token {
@@ -130,7 +131,7 @@ impl Ids {
 
 /// An instant: the nanoseconds since the client was made, plus one. They last for five centuries, and because
 /// zero is left over, `Option<Time>` is no larger.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time(NonZeroU64);
 
 impl Time {
@@ -191,41 +192,53 @@ impl From<Nanos> for Duration {
     }
 }
 
-/// Goes through every number, token, instant and field of a core, for the explorer: states that differ only
-/// in those are the same to it.
-#[cfg(feature = "test-util")]
-pub trait Visitor {
-    fn id(&mut self, id: &mut u64);
-
-    /// The last number that was handed out.
-    fn last_id(&mut self, id: &mut u64);
-
-    fn token(&mut self, token: &mut Token);
-
-    fn time(&mut self, time: &mut Time);
-
-    fn field(&mut self, field: &mut Arc<str>);
+/// What a number is of which only the order counts, or the distance from now. To the explorer, states that differ in nothing
+/// else are the same: whatever is hashed, such a number is one `u128`, and nothing else is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Numbered {
+    Id,
+    Token,
+    /// In nanoseconds.
+    Time,
 }
 
-#[cfg(feature = "test-util")]
-impl Ids {
-    pub(super) fn visit(&mut self, visitor: &mut impl Visitor) {
-        visitor.last_id(&mut self.last);
+impl Numbered {
+    fn hash<H: Hasher>(self, number: u64, state: &mut H) {
+        state.write_u128((self as u128) << 64 | u128::from(number));
+    }
+
+    /// What has been hashed as this, and its number.
+    #[cfg(feature = "test-util")]
+    pub fn of(hashed: u128) -> (Self, u64) {
+        let numbered = match hashed >> 64 {
+            0 => Self::Id,
+            1 => Self::Token,
+            _ => Self::Time,
+        };
+        (numbered, (hashed & u128::from(u64::MAX)) as u64)
     }
 }
 
-macro_rules! visited {
-    ($($id:ident),*) => {
-        $(#[cfg(feature = "test-util")]
-        impl $id {
-            pub fn visit(&mut self, visitor: &mut impl Visitor) {
-                visitor.id(&mut self.0);
+macro_rules! numbered {
+    ($($numbered:ident: $($name:ident),*;)*) => {
+        $($(impl Hash for $name {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                Numbered::$numbered.hash(self.0.into(), state);
             }
-        })*
+        })*)*
     };
 }
 
-visited!(WaiterId, HoldId, Generation, OpId);
+numbered! {
+    Id: WaiterId, HoldId, Generation, OpId;
+    Token: Token;
+    Time: Time;
+}
+
+/// The last number says nothing of a state.
+impl Hash for Ids {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
 
 /// The settings that the steps go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -73,8 +73,8 @@ impl State {
     pub(super) fn next_field(&mut self, owner: OwnerKey) -> Field {
         let taking = match self.kind.has_value_per_hold || self.is_unfenced {
             true => {
-                self.last_taking += 1;
-                self.last_taking
+                *self.last_taking += 1;
+                *self.last_taking
             }
             false => 0,
         };

@@ -2,7 +2,7 @@
 //!
 //! The transition function is the core that ships. A [`World`] says who calls what, and how often
 //! something may go wrong; [stateright](https://docs.rs/stateright) goes through every state that can
-//! be reached, each in normal form ([`State::normal`]). What a step defers is an action of its own.
+//! be reached, each in normal form ([`Normal`]). What a step defers is an action of its own.
 
 #![allow(
     missing_docs,
@@ -18,6 +18,7 @@ mod ends;
 pub mod fair;
 mod holds;
 mod kinds;
+mod normal;
 mod noted;
 pub mod read_write;
 mod replicas;
@@ -38,6 +39,7 @@ use redisson_lock_core::{
 use stateright::{Model, Property};
 
 pub use kinds::Traits;
+pub use normal::{Normal, Unseen};
 pub use state::{Budget, State};
 pub use worlds::{all, deep};
 
@@ -196,25 +198,25 @@ impl Verb {
 }
 
 impl World {
-    /// What the core is told along a path, in its own words. After each action ids and times are those of the normal form.
+    /// What the core is told along a path, in its own words.
     pub fn inputs(&self, actions: Vec<Action>) -> String {
-        let mut states = self.init_states();
+        let Normal(mut state) = self.init_states().remove(0);
         let mut text = String::new();
         for action in actions {
-            let mut state = states.remove(0);
+            // A copy has no record of what was before.
+            state = state.clone();
             state.act(action, self);
             text += &format!("{action:?}\n{}", state.core.inputs_text());
-            states.push(state.normal(LONGEST, RULES.slack()));
         }
         text
     }
 }
 
 impl Model for World {
-    type State = State;
+    type State = Normal;
     type Action = Action;
 
-    fn init_states(&self) -> Vec<State> {
+    fn init_states(&self) -> Vec<Normal> {
         let face = match self.discipline {
             Discipline::Plain | Discipline::Fair => Face::Only,
             Discipline::ReadWrite => Face::Write,
@@ -251,8 +253,8 @@ impl Model for World {
             has_fence: self.has_fence,
             is_unfenced: false,
             late: std::collections::VecDeque::new(),
-            last_taking: 0,
-            gone: std::collections::BTreeSet::new(),
+            last_taking: Unseen(0),
+            gone: Unseen::default(),
             answers: Vec::new(),
             deferred: std::collections::BTreeSet::new(),
             subscribed: std::collections::BTreeSet::new(),
@@ -273,10 +275,10 @@ impl Model for World {
             wrong: None,
             reached: self.reached,
         };
-        vec![state.normal(LONGEST, RULES.slack())]
+        vec![Normal(state)]
     }
 
-    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+    fn actions(&self, Normal(state): &Normal, actions: &mut Vec<Action>) {
         let callers = 0..state.callers.len();
         actions.extend(
             callers
@@ -323,16 +325,16 @@ impl Model for World {
         state.end_actions(actions);
     }
 
-    fn next_state(&self, before: &State, action: Action) -> Option<State> {
+    fn next_state(&self, Normal(before): &Normal, action: Action) -> Option<Normal> {
         let mut state = before.clone();
         state.act(action, self);
-        Some(state.normal(LONGEST, RULES.slack()))
+        Some(Normal(state))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![Property::always(
             "nothing is wrong",
-            |world: &Self, state: &State| match state.problem(world) {
+            |world: &Self, Normal(state): &Normal| match state.problem(world) {
                 None => true,
                 Some(problem) => {
                     eprintln!("{}: {problem}", world.name);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redisson_lock_core::{Face, OwnerKey, Time, Visitor};
+use redisson_lock_core::{Face, OwnerKey, Time};
 
 use super::script::{DONE, Field, Holder, Reply, Script};
 
@@ -296,12 +296,5 @@ impl Faces {
             false => self.end_write(Holder::Foreign),
         };
         published
-    }
-
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        let Some(hash) = &mut self.0 else { return };
-        visitor.time(&mut hash.until);
-        let keys = hash.readers.values_mut().flat_map(|keys| &mut keys.0);
-        keys.flatten().for_each(|until| visitor.time(until));
     }
 }

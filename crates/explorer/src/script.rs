@@ -1,9 +1,10 @@
 //! What the server is asked, and what it answers.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redisson_lock_core::{ThreadId, Token, Visitor};
+use redisson_lock_core::{ThreadId, Token};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
@@ -13,7 +14,7 @@ pub enum Holder {
 }
 
 /// What a hold has in Redis: the field of its owner, or one of its own.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Field {
     pub owner: ThreadId,
     /// Of one acquisition alone, if it is not 0.
@@ -23,11 +24,15 @@ pub struct Field {
 impl Field {
     /// The one that a text of [`Field::text`] is of.
     pub fn of(text: &str) -> Self {
+        Self::found(text).expect("`text` made it")
+    }
+
+    pub fn found(text: &str) -> Option<Self> {
         let (owner, taking) = text.split_once('.').unwrap_or((text, "0"));
-        Self {
-            owner: ThreadId(owner.parse().expect("`text` made it")),
-            taking: taking.parse().expect("`text` made it"),
-        }
+        Some(Self {
+            owner: ThreadId(owner.parse().ok()?),
+            taking: taking.parse().ok()?,
+        })
     }
 
     /// As the core has it.
@@ -38,14 +43,12 @@ impl Field {
             taking => format!("{}.{taking}", owner.0).into(),
         }
     }
+}
 
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        // The others have no number that could be another one.
-        if self.taking > 0 {
-            let mut text = self.text();
-            visitor.field(&mut text);
-            *self = Self::of(&text);
-        }
+/// As the core has it.
+impl Hash for Field {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.text().hash(state);
     }
 }
 
@@ -108,25 +111,4 @@ pub enum Told {
     All,
 }
 
-impl Reply {
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        if let Self::Done { token: Some(token) } = self {
-            visitor.token(token);
-        }
-    }
-}
-
 pub const DONE: Reply = Reply::Done { token: None };
-
-impl Script {
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        let (Self::Acquire { field, .. }
-        | Self::Release { field, .. }
-        | Self::Pass { field, .. }
-        | Self::Renew { field, .. }) = self;
-        field.visit(visitor);
-        if let Self::Pass { to, .. } = self {
-            to.visit(visitor);
-        }
-    }
-}

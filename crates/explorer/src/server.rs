@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU64;
 
-use redisson_lock_core::{Face, Time, Token, Visitor};
+use redisson_lock_core::{Face, Time, Token};
 
 use super::read_write::Faces;
 use super::script::{DONE, Field, Holder, Reply, Script, Told};
@@ -133,24 +133,6 @@ impl Server {
 
     fn done_by_the_holder(&self) -> Reply {
         Reply::Done { token: self.token }
-    }
-
-    pub fn visit(&mut self, visitor: &mut impl Visitor) {
-        let locks = [&mut self.lock, &mut self.replica];
-        for (holder, _, until) in locks.into_iter().flatten() {
-            if let Holder::Ours(field) = holder {
-                field.visit(visitor);
-            }
-            visitor.time(until);
-        }
-        let faces = self.faces.iter_mut();
-        faces.for_each(|faces| faces.visit(visitor));
-        for place in self.queue.iter_mut().flatten() {
-            place.field.visit(visitor);
-            visitor.time(&mut place.until);
-        }
-        let token = self.token.iter_mut();
-        token.for_each(|token| visitor.token(token));
     }
 
     pub fn expire(&mut self, now: Time) {

@@ -2,17 +2,15 @@
 //! it, and the way to the server.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::num::NonZeroU64;
-use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock_core::{
-    Face, Generation, HoldId, Life, LockCore, OpId, OwnerKey, RenewalAsk, Time, Token, Visitor,
-    WaiterId,
+    Face, Generation, HoldId, Life, LockCore, OpId, OwnerKey, RenewalAsk, Time, Token, WaiterId,
 };
 
 use super::Traits;
 use super::coverage::Reached;
+use super::normal::Unseen;
 use super::script::{Field, Reply, Script};
 use super::server::Server;
 
@@ -121,9 +119,9 @@ pub struct State {
     /// What was on that connection, in order: it may be executed still.
     pub late: VecDeque<Sent>,
     /// The last field of one acquisition alone.
-    pub last_taking: u64,
+    pub last_taking: Unseen<u64>,
     /// Those that the server had, and that something may still use.
-    pub gone: BTreeSet<Field>,
+    pub gone: Unseen<BTreeSet<Field>>,
     /// On its way to the task that waits for it; each task is woken when it is woken.
     pub answers: Vec<(Sent, Reply)>,
     pub deferred: BTreeSet<Deferred>,
@@ -202,124 +200,9 @@ impl State {
             repeats,
         });
     }
-
-    /// The same for all states that differ only in numbers, in the time of the day, and in how long
-    /// ago is long ago. Of tokens only their order is left, and of the fields of single acquisitions only which are
-    /// the same.
-    pub fn normal(mut self, longest: Duration, beat: Duration) -> Self {
-        for caller in &mut self.callers {
-            caller.woken &= !caller.is_over;
-        }
-        let mut found = Found::default();
-        self.visit(&mut found);
-        let Found {
-            ids,
-            tokens,
-            takings,
-        } = found;
-        self.last_taking = takings.len() as u64;
-        let gone = self.gone.iter().filter_map(|field| {
-            let taking = *takings.get(&field.taking)?;
-            Some(Field { taking, ..*field })
-        });
-        self.gone = gone.collect();
-        let ranks = (1..).filter_map(NonZeroU64::new).map(Token::from);
-        // Timers keep to the beat, which is counted from the start.
-        let past = self.now.since_start().as_nanos() % beat.as_nanos();
-        let base =
-            Time::START + longest * 2 + Duration::from_nanos(u64::try_from(past).unwrap_or(0));
-        let mut renamed = Renamed {
-            ids: ids.into_iter().zip(1..).collect(),
-            tokens: tokens.into_iter().zip(ranks).collect(),
-            takings,
-            now: self.now,
-            base,
-            longest,
-        };
-        self.visit(&mut renamed);
-        self
-    }
-
-    fn visit(&mut self, visitor: &mut impl Visitor) {
-        self.core.visit(visitor);
-        self.callers
-            .iter_mut()
-            .for_each(|caller| caller.visit(visitor));
-        let replies = self.answers.iter_mut().map(|(_, reply)| reply);
-        replies.for_each(|reply| reply.visit(visitor));
-        let sent = self.outbox.iter_mut().chain(&mut self.wire);
-        let sent = sent.chain(&mut self.late);
-        for sent in sent.chain(self.answers.iter_mut().map(|(sent, _)| sent)) {
-            sent.script.visit(visitor);
-            match &mut sent.sender {
-                Sender::Acquire(_, op) | Sender::Release(_, op) => op.visit(visitor),
-                Sender::Renewal(_, generation) => generation.visit(visitor),
-                Sender::Caller(_) | Sender::Nobody => {}
-            }
-            visitor.time(&mut sent.sent_at);
-            sent.repeats.iter_mut().for_each(|at| visitor.time(at));
-        }
-        let deferred = std::mem::take(&mut self.deferred)
-            .into_iter()
-            .map(|mut deferred| {
-                match &mut deferred {
-                    Deferred::Dropped(_, op) => op.visit(visitor),
-                    Deferred::Forced(_, generation) => generation.visit(visitor),
-                    Deferred::Timer(_)
-                    | Deferred::Listens(_)
-                    | Deferred::Hears(_)
-                    | Deferred::LoseAll => {}
-                }
-                deferred
-            });
-        self.deferred = deferred.collect();
-        for releases in [&mut self.sends, &mut self.without_room] {
-            let visited = std::mem::take(releases).into_iter();
-            let visited = visited.map(|(owner, mut op)| {
-                op.visit(visitor);
-                (owner, op)
-            });
-            *releases = visited.collect();
-        }
-        let ended = std::mem::take(&mut self.ended).into_iter().map(|mut hold| {
-            hold.visit(visitor);
-            hold
-        });
-        self.ended = ended.collect();
-        self.timers.values_mut().for_each(|at| visitor.time(at));
-        self.server.visit(visitor);
-        if let Some((token, field)) = &mut self.latest {
-            visitor.token(token);
-            field.visit(visitor);
-        }
-        visitor.time(&mut self.now);
-    }
-}
-
-impl Guard {
-    fn visit(&mut self, visitor: &mut impl Visitor) {
-        self.hold.visit(visitor);
-        let token = self.token.iter_mut();
-        token.for_each(|token| visitor.token(token));
-    }
 }
 
 impl Caller {
-    fn visit(&mut self, visitor: &mut impl Visitor) {
-        self.guards
-            .iter_mut()
-            .for_each(|guard| guard.visit(visitor));
-        match &mut self.at {
-            At::Ready => {}
-            At::Calling { waiter } => waiter.visit(visitor),
-            At::Extending { hold, .. } | At::Unlocking { hold } => hold.visit(visitor),
-            At::Confirming { guard, leased } => {
-                guard.visit(visitor);
-                visitor.time(&mut leased.0);
-            }
-        }
-    }
-
     /// What it does next is for this face, if its lock has two.
     pub fn turns_to(&mut self, face: Face) {
         if self.owner.face != Face::Only {
@@ -332,76 +215,6 @@ impl Caller {
             At::Calling { waiter } => Some(*waiter),
             At::Ready | At::Unlocking { .. } | At::Confirming { .. } | At::Extending { .. } => None,
         }
-    }
-}
-
-/// The numbers that are in use.
-#[derive(Default)]
-struct Found {
-    ids: BTreeSet<u64>,
-    tokens: BTreeSet<Token>,
-    /// As what each acquisition with a field of its own counts: they are counted as they are met.
-    takings: BTreeMap<u64, u64>,
-}
-
-impl Visitor for Found {
-    fn id(&mut self, id: &mut u64) {
-        self.ids.insert(*id);
-    }
-
-    fn last_id(&mut self, _: &mut u64) {}
-
-    fn token(&mut self, token: &mut Token) {
-        self.tokens.insert(*token);
-    }
-
-    fn time(&mut self, _: &mut Time) {}
-
-    fn field(&mut self, field: &mut Arc<str>) {
-        let Field { taking, .. } = Field::of(field);
-        if taking > 0 {
-            let next = self.takings.len() as u64 + 1;
-            self.takings.entry(taking).or_insert(next);
-        }
-    }
-}
-
-/// In their order, ids and tokens count from one; instants are relative to now.
-struct Renamed {
-    ids: BTreeMap<u64, u64>,
-    tokens: BTreeMap<Token, Token>,
-    takings: BTreeMap<u64, u64>,
-    now: Time,
-    base: Time,
-    longest: Duration,
-}
-
-impl Visitor for Renamed {
-    fn id(&mut self, id: &mut u64) {
-        *id = self.ids[id];
-    }
-
-    fn last_id(&mut self, id: &mut u64) {
-        *id = self.ids.len() as u64;
-    }
-
-    fn token(&mut self, token: &mut Token) {
-        *token = self.tokens[token];
-    }
-
-    fn field(&mut self, field: &mut Arc<str>) {
-        let Field { owner, taking } = Field::of(field);
-        if let Some(&taking) = self.takings.get(&taking) {
-            *field = Field { owner, taking }.text();
-        }
-    }
-
-    fn time(&mut self, time: &mut Time) {
-        *time = if *time >= self.now {
-            self.base + time.since(self.now).min(self.longest)
-        } else {
-            self.base - self.now.since(*time).min(self.longest)
-        };
     }
 }
 

@@ -19,6 +19,14 @@ use super::{Action, LONGEST, Verb, World};
 
 impl State {
     pub fn act(&mut self, action: Action, world: &World) {
+        self.happens(action, world);
+        // A call that is over is polled, whatever has woken it.
+        for caller in &mut self.callers {
+            caller.woken &= !caller.is_over;
+        }
+    }
+
+    fn happens(&mut self, action: Action, world: &World) {
         match action {
             Action::Run(nth) => self.run(nth, world),
             Action::Cancel(nth) => {
