@@ -93,6 +93,7 @@ pub(super) const FIRST: [Part; 10] = [
             "from_fred",
             "credentials",
             "callbacks",
+            "executors",
             "events",
             "writes",
         ],

@@ -418,6 +418,19 @@ pub async fn limited<F: Future>(until: Until, future: F) -> Option<F::Output> {
     match until {
         Until::Done => Some(future.await),
         Until::Ms(time) => tokio::time::timeout(ms(time), future).await.ok(),
+        Until::Kept(time) => {
+            let first = std::future::poll_fn(|context| {
+                Poll::Ready(match future.as_mut().poll(context) {
+                    Poll::Ready(output) => Some(output),
+                    Poll::Pending => None,
+                })
+            });
+            if let Some(output) = first.await {
+                return Some(output);
+            }
+            tokio::time::sleep(ms(time)).await;
+            tokio::time::timeout(ms(PATIENCE_MS), future).await.ok()
+        }
         Until::Polls(polls) => {
             let mut left = polls;
             let polled = std::future::poll_fn(|context| {

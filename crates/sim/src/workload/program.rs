@@ -239,6 +239,8 @@ pub enum Until {
     Done,
     Polls(u32),
     Ms(u64),
+    /// It is polled once, then not for so many milliseconds, and goes on.
+    Kept(u64),
 }
 
 #[derive(Debug, Clone)]

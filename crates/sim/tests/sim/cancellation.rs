@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redisson_lock::test_util;
-use redisson_lock::{Error, Lock, LockClient, LockGuard};
+use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind};
 use redisson_lock_test::sim::Latency;
 use sim::workload::{ClientPlan, Until, World, connect, limited, ms, runtime};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 /// An enum with the list of all its cases.
 macro_rules! cases {
@@ -21,6 +22,16 @@ macro_rules! cases {
 }
 
 mod beside;
+
+impl Case {
+    /// Whether a guard is open while its future is pending.
+    fn holds(self) -> bool {
+        matches!(
+            self,
+            LockNested | UnlockNested | Extend | Lost | Ended | Close
+        )
+    }
+}
 
 /// What runs with a lock held.
 async fn pause() -> Result<(), Error> {
@@ -68,13 +79,14 @@ enum Fault {
 }
 
 struct Fixture {
+    kind: LockKind,
     world: Arc<World>,
     ours: LockClient,
     theirs: LockClient,
 }
 
 impl Fixture {
-    async fn new(fault: Fault) -> Self {
+    async fn new(kind: LockKind, fault: Fault) -> Self {
         let world = World::new(
             7,
             Latency {
@@ -95,6 +107,7 @@ impl Fixture {
             });
         }
         Self {
+            kind,
             world,
             ours,
             theirs,
@@ -103,13 +116,22 @@ impl Fixture {
 
     fn lock(&self) -> Lock {
         self.ours
-            .lock("stock")
+            .lock_of(self.kind, "stock")
             .owned_by(&self.ours.owner_with_id(-1))
+    }
+
+    /// The lock of others, whose hold is in the way of this one.
+    fn theirs(&self) -> Lock {
+        let kind = match self.kind {
+            LockKind::Read => LockKind::Write,
+            kind => kind,
+        };
+        self.theirs.lock_of(kind, "stock")
     }
 
     /// Somebody else holds the lock for a while.
     async fn contend(&self) {
-        let guard = self.theirs.lock("stock").lock().await.expect("free");
+        let guard = self.theirs().lock().await.expect("free");
         tokio::spawn(async move {
             tokio::time::sleep(ms(20)).await;
             // It may have been forced open meanwhile.
@@ -169,7 +191,7 @@ impl Fixture {
             }
             Scope => {
                 let owner = self.ours.owner();
-                let lock = self.ours.lock("stock");
+                let lock = self.ours.lock_of(self.kind, "stock");
                 let scoped = owner.scope(async { Box::pin(lock.lock()).await });
                 taken(limited(until, scoped).await.map(|done| done.map(Some)))
             }
@@ -300,7 +322,7 @@ impl Fixture {
         }
         // After closing with an open guard its lease has to run out first.
         let time_limit = ms(if closed { 4_000 } else { 300 });
-        let taken = self.theirs.lock("stock").try_lock_for(time_limit).await;
+        let taken = self.theirs().try_lock_for(time_limit).await;
         taken
             .expect("connected")
             .expect("nobody holds it any more")
@@ -331,30 +353,36 @@ impl Fixture {
     }
 }
 
-#[test]
-fn every_future_may_be_dropped_after_any_number_of_polls() {
+const KINDS: [LockKind; 7] = [
+    LockKind::Plain,
+    LockKind::Spin,
+    LockKind::Fenced,
+    LockKind::String,
+    LockKind::Fair,
+    LockKind::Read,
+    LockKind::Write,
+];
+
+/// Runs in a world of its own, in which time passes by itself.
+fn in_a_world<T>(what: &str, act: impl Future<Output = T>) -> T {
+    let limit = Duration::from_secs(600);
+    let acted = runtime().block_on(async { tokio::time::timeout(limit, Box::pin(act)).await });
+    acted.unwrap_or_else(|_| panic!("{what} waits for ever"))
+}
+
+/// Drops each future after every number of polls; answers how many drops that were.
+fn drops(kind: LockKind, faults: &[Fault]) -> u32 {
     let mut drops = 0;
     for &case in ALL {
-        for fault in [
-            Fault::None,
-            Fault::Cut(1),
-            Fault::Cut(3),
-            Fault::Cut(6),
-            Fault::Cut(21),
-        ] {
+        for &fault in faults {
             for polls in 0..=64 {
-                let ready = runtime().block_on(async {
-                    let drop_it = async {
-                        let fixture = Fixture::new(fault).await;
-                        let (ready, guards) =
-                            Box::pin(fixture.act(case, Until::Polls(polls))).await;
-                        fixture.nothing_is_left(guards).await;
-                        ready
-                    };
-                    tokio::time::timeout(Duration::from_secs(600), drop_it).await
+                let what = format!("{kind:?}: {case:?}, {fault:?}, after {polls} polls");
+                let ready = in_a_world(&what, async {
+                    let fixture = Fixture::new(kind, fault).await;
+                    let (ready, guards) = Box::pin(fixture.act(case, Until::Polls(polls))).await;
+                    fixture.nothing_is_left(guards).await;
+                    ready
                 });
-                let ready =
-                    ready.unwrap_or_else(|_| panic!("{case:?} waits for ever after {polls} polls"));
                 // More polls than it needs make no difference.
                 if ready {
                     break;
@@ -363,9 +391,63 @@ fn every_future_may_be_dropped_after_any_number_of_polls() {
             }
         }
     }
+    drops
+}
+
+#[test]
+fn every_future_may_be_dropped_after_any_number_of_polls() {
+    let faults = [0, 1, 3, 6, 21].map(|at| match at {
+        0 => Fault::None,
+        at => Fault::Cut(at),
+    });
+    let drops = drops(LockKind::Plain, &faults);
     println!("{drops} drops of {} futures", ALL.len());
     assert!(
         drops > 300,
         "only {drops} futures were dropped before they were ready"
     );
+}
+
+#[test]
+fn so_may_those_of_every_kind() {
+    for kind in KINDS {
+        let drops = drops(kind, &[Fault::None, Fault::Cut(3)]);
+        assert!(drops > 100, "{kind:?}: only {drops} futures");
+    }
+}
+
+/// What a future has that is polled once and then kept, others get after two command timeouts: what was granted to it, and
+/// what it has released. Then it goes on, or finds why it does not.
+#[test]
+fn every_future_may_be_kept_for_ten_command_timeouts_after_its_first_poll() {
+    for kind in KINDS {
+        for &case in ALL {
+            let what = format!("{kind:?}: {case:?}, kept");
+            in_a_world(&what, async {
+                let fixture = Fixture::new(kind, Fault::None).await;
+                let kept = fixture.act(case, Until::Kept(4_000));
+                let (lock, start) = (fixture.theirs(), Instant::now());
+                let others = async {
+                    tokio::time::sleep(ms(50)).await;
+                    let mut times = 0;
+                    while start.elapsed() < ms(3_900) {
+                        let taken = lock.try_lock_for(ms(900)).await.expect("connected");
+                        // Whoever holds it goes on holding it.
+                        if let Some(guard) = taken {
+                            guard.unlock().await.expect("held");
+                            times += 1;
+                        }
+                        tokio::time::sleep(ms(50)).await;
+                    }
+                    times
+                };
+                let ((_, guards), times) = Box::pin(async { tokio::join!(kept, others) }).await;
+                assert!(
+                    times > 20 || case.holds(),
+                    "{what}: others had it {times} times"
+                );
+                fixture.nothing_is_left(guards).await;
+            });
+        }
+    }
 }

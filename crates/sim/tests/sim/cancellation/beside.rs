@@ -159,7 +159,7 @@ async fn poll(
 }
 
 async fn drop_it(case: Case, beside: Beside, cut_after: Option<u64>, polls: u32) -> bool {
-    let fixture = Fixture::new(Fault::None).await;
+    let fixture = Fixture::new(redisson_lock::LockKind::Plain, Fault::None).await;
     let (ready, mut guards) = Box::pin(act(&fixture, case, beside, cut_after, polls)).await;
     if case == ForceUnlock {
         // It may have been forced: then the next renewal says so, a third of the watchdog timeout
