@@ -186,7 +186,7 @@ fn other(client: &LockClient, kind: LockKind, name: &str) -> Lock {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_future_of_every_kind_runs_on_a_thread_without_a_runtime() {
-    on_an_executor(|future| block_on(future)).await;
+    on_an_executor(block_on).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -261,8 +261,8 @@ async fn a_waker_that_panics_costs_its_own_call_alone() {
     println!("another lock of the client took {longest:?} at most");
 }
 
-/// A waker is called by the task that reads the connection. While it blocks, that task reads nothing: whoever uses the same
-/// connection waits for it, and nothing is lost.
+/// A waker is called by the task that reads the connection. While it blocks, that task reads nothing: the other calls on the
+/// same connection wait for it, and nothing is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waker_that_blocks_delays_its_connection_for_as_long() {
     let kinds = [LockKind::Plain, LockKind::Fair, LockKind::Write];

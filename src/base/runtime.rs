@@ -278,9 +278,39 @@ pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
+/// This thread has the mutex of a lock. Code that is not ours may come back to it, so debug builds refuse to run that.
+pub(crate) struct HasMutex(());
+
+#[cfg(debug_assertions)]
+thread_local! {
+    static MUTEXES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+}
+
+impl HasMutex {
+    pub(crate) fn begin() -> Self {
+        #[cfg(debug_assertions)]
+        MUTEXES.set(MUTEXES.get() + 1);
+        Self(())
+    }
+}
+
+impl Drop for HasMutex {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        MUTEXES.set(MUTEXES.get() - 1);
+    }
+}
+
 /// Runs code that is not ours. What it panics with was printed by the panic hook; no other
 /// wake-up, job or lease is to be lost by it.
 pub(crate) fn isolated(foreign: impl FnOnce()) {
+    // A thread that ends may have dropped it.
+    #[cfg(debug_assertions)]
+    debug_assert_eq!(
+        MUTEXES.try_with(std::cell::Cell::get).unwrap_or(0),
+        0,
+        "I10: nothing of others runs under the mutex of a lock"
+    );
     let _ = catch_unwind(AssertUnwindSafe(foreign));
 }
 

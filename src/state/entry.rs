@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::base::runtime::{event, isolated};
+use crate::base::runtime::{HasMutex, event, isolated};
 use crate::base::table::Table;
 use crate::base::timers::{Timed, TimerPlace, Timers};
 use crate::error::Error;
@@ -312,6 +312,7 @@ impl Entry {
         run: impl FnOnce(&mut Facts, Time, &mut Effects) -> T,
     ) -> T {
         let mut state = self.state.lock();
+        let _has_mutex = HasMutex::begin();
         // Read here and not before: a step that waited for the mutex is later than the one that
         // had it.
         let now = self.shared().clock.now();

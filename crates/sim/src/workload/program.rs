@@ -239,7 +239,7 @@ pub enum Until {
     Done,
     Polls(u32),
     Ms(u64),
-    /// It is polled once, then not for so many milliseconds, and goes on.
+    /// It is polled once, then not for this many milliseconds, and goes on.
     Kept(u64),
 }
 

@@ -432,7 +432,7 @@ fn every_future_may_be_kept_for_ten_command_timeouts_after_its_first_poll() {
                     let mut times = 0;
                     while start.elapsed() < ms(3_900) {
                         let taken = lock.try_lock_for(ms(900)).await.expect("connected");
-                        // Whoever holds it goes on holding it.
+                        // The caller may hold it all the time.
                         if let Some(guard) = taken {
                             guard.unlock().await.expect("held");
                             times += 1;
