@@ -118,7 +118,10 @@ impl Arrived {
     pub(super) fn end(&self) {
         let now = Instant::now();
         self.change(|state| {
-            state.parts.retain(|(at, _)| *at <= now);
+            // One that is read late keeps those behind it: nothing is lost from the middle of a stream.
+            let parts = state.parts.iter();
+            let arrived = parts.take_while(|(at, _)| *at <= now).count();
+            state.parts.truncate(arrived);
             state.has_ended = true;
         });
     }
