@@ -11,7 +11,7 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use redisson_lock::{Error, Lock, LockClient, LockKind};
-use test_support::kinds::KINDS;
+use test_support::kinds::{KINDS, against};
 use test_support::{TestServer, eventually, lock_and_unlock, ms, tokio};
 
 type Boxed = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
@@ -149,16 +149,26 @@ async fn on_an_executor(run: fn(Boxed) -> Result<(), Error>) {
                 let (key, what) = (kind.to_string(), format!("{kind}: {name}"));
                 let lock = ours.lock_of(kind, &key).owned_by(&ours.owner());
                 let held = match is_held {
-                    true => Some(other(&theirs, kind, &key).lock().await.expect("free")),
+                    true => Some(
+                        theirs
+                            .lock_of(against(kind), &key)
+                            .lock()
+                            .await
+                            .expect("free"),
+                    ),
                     false => None,
                 };
                 let running = tokio::task::spawn_blocking(move || run(verb(lock)));
                 if let Some(held) = held {
-                    tokio::time::sleep(ms(30)).await;
+                    let waits_or_is_over = || running.is_finished() || ours.stats().waiting > 0;
+                    eventually(&what, ms(5_000), waits_or_is_over).await;
                     held.unlock().await.expect("held");
                 }
                 running.await.expect("no panic").expect(&what);
-                let taken = other(&theirs, kind, &key).try_lock_for(ms(2_000)).await;
+                let taken = theirs
+                    .lock_of(against(kind), &key)
+                    .try_lock_for(ms(2_000))
+                    .await;
                 let taken = taken.expect("connected").expect(&what);
                 taken.unlock().await.expect("held");
             }
@@ -173,15 +183,6 @@ async fn finish(server: TestServer, ours: LockClient, theirs: LockClient) {
         .control()
         .run(&["DEL", "redisson_lock_token:{fenced}"]);
     server.finish([ours, theirs]).await;
-}
-
-/// A lock that is in the way of one of this kind.
-fn other(client: &LockClient, kind: LockKind, name: &str) -> Lock {
-    let kind = match kind {
-        LockKind::Read => LockKind::Write,
-        kind => kind,
-    };
-    client.lock_of(kind, name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -219,7 +220,11 @@ async fn beside_a_waker(does: fn(), kinds: &[LockKind]) -> Duration {
         });
         let (waker, key) = (Waker::from(Arc::clone(&rude)), kind.to_string());
         let mut context = Context::from_waker(&waker);
-        let held = other(&theirs, kind, &key).lock().await.expect("free");
+        let held = theirs
+            .lock_of(against(kind), &key)
+            .lock()
+            .await
+            .expect("free");
         let lock = ours.lock_of(kind, &key).owned_by(&ours.owner());
         let mut waiting = Box::pin(async move { lock.lock().await });
         assert!(waiting.as_mut().poll(&mut context).is_pending());
@@ -246,7 +251,10 @@ async fn beside_a_waker(does: fn(), kinds: &[LockKind]) -> Duration {
             }
         }
         drop(unlocking);
-        let taken = other(&theirs, kind, &key).try_lock_for(ms(2_000)).await;
+        let taken = theirs
+            .lock_of(against(kind), &key)
+            .try_lock_for(ms(2_000))
+            .await;
         let taken = taken.expect("connected").expect("it was released");
         taken.unlock().await.expect("held");
     }

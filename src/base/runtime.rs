@@ -278,11 +278,12 @@ pub(crate) fn has_timers() -> bool {
     std::panic::catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO))).is_ok()
 }
 
-/// This thread has the mutex of a lock. Code that is not ours may come back to it, so debug builds refuse to run that.
+/// This thread holds the mutex of a lock. Foreign code may call back into the lock, so debug builds panic if it would run now.
 pub(crate) struct HasMutex(());
 
 #[cfg(debug_assertions)]
 thread_local! {
+    /// How many this thread holds.
     static MUTEXES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -304,12 +305,11 @@ impl Drop for HasMutex {
 /// Runs code that is not ours. What it panics with was printed by the panic hook; no other
 /// wake-up, job or lease is to be lost by it.
 pub(crate) fn isolated(foreign: impl FnOnce()) {
-    // A thread that ends may have dropped it.
     #[cfg(debug_assertions)]
-    debug_assert_eq!(
-        MUTEXES.try_with(std::cell::Cell::get).unwrap_or(0),
+    assert_eq!(
+        MUTEXES.get(),
         0,
-        "I10: nothing of others runs under the mutex of a lock"
+        "foreign code does not run under a lock's mutex"
     );
     let _ = catch_unwind(AssertUnwindSafe(foreign));
 }

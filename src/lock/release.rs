@@ -422,8 +422,8 @@ impl LongWay {
     }
 }
 
-/// While callers wait, a send is repeated in the time that they have left. One that nobody waits for has one command timeout, in
-/// whatever form it goes on: an unlock that joins it has its own after that.
+/// A send that callers wait for may be repeated until their command timeout ends. A background send ends one command timeout after
+/// its first copy: an unlock that joins it has its own command timeout after that.
 fn how_to_send(shared: &Shared, awaited: Option<Time>, began: Instant) -> (Operation, RetryPolicy) {
     let (doing, since, retry) = match awaited {
         Some(since) => (Operation::Unlocking, since, shared.retry()),

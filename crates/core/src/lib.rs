@@ -2,9 +2,8 @@
 //! go out.
 //!
 //! A [`LockCore`] is plain data. What can happen to it is an input, and each is one step
-//! ([`LockCore::tell`]): it ends what is over by the clock, changes, and says what is left to be done when the
-//! mutex is free ([`Effects`]). The same
-//! steps in the same order always lead to the same state.
+//! ([`LockCore::tell`]): it ends what is over by the clock, changes, and says what is left to be done when
+//! the mutex is free ([`Effects`]). The same steps in the same order always lead to the same state.
 //!
 //! | file | has |
 //! |---|---|

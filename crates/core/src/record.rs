@@ -39,7 +39,7 @@ impl LockCore {
     }
 
     /// Notes an input; returns it, and the record for as long as its step is under way.
-    pub(super) fn record<I: Happens + Clone>(&mut self, now: Time, input: I) -> (I, Recording) {
+    pub(super) fn record<I: Happens>(&mut self, now: Time, input: I) -> (I, Recording) {
         let mut record = std::mem::take(&mut self.record);
         if record.0.len() == KEPT {
             record.0.pop_front();

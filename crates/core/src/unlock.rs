@@ -86,7 +86,7 @@ impl LockCore {
         });
     }
 
-    /// Leaves a hold to its lease: nobody releases it, and the end of the client does not either.
+    /// Leaves a hold to its lease: nothing releases it, not even closing the client.
     pub(super) fn leave_to_lease(
         &mut self,
         now: Time,

@@ -8,6 +8,7 @@ use redisson_lock::test_util;
 use redisson_lock::{Error, Lock, LockClient, LockGuard, LockKind};
 use redisson_lock_test::sim::Latency;
 use sim::workload::{ClientPlan, Until, World, connect, limited, ms, runtime};
+use test_support::kinds::{KINDS, against};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -122,11 +123,7 @@ impl Fixture {
 
     /// The lock of others, whose hold is in the way of this one.
     fn theirs(&self) -> Lock {
-        let kind = match self.kind {
-            LockKind::Read => LockKind::Write,
-            kind => kind,
-        };
-        self.theirs.lock_of(kind, "stock")
+        self.theirs.lock_of(against(self.kind), "stock")
     }
 
     /// Somebody else holds the lock for a while.
@@ -352,16 +349,6 @@ impl Fixture {
         assert_eq!(tasks, 1, "tasks besides the simulation itself");
     }
 }
-
-const KINDS: [LockKind; 7] = [
-    LockKind::Plain,
-    LockKind::Spin,
-    LockKind::Fenced,
-    LockKind::String,
-    LockKind::Fair,
-    LockKind::Read,
-    LockKind::Write,
-];
 
 /// Runs in a world of its own, in which time passes by itself.
 fn in_a_world<T>(what: &str, act: impl Future<Output = T>) -> T {
