@@ -44,7 +44,7 @@ pub(crate) use calls::AfterAttempt;
 pub(crate) use latest::LatestAnswer;
 pub(crate) use leavers::{Leaver, Sending};
 pub(crate) use listening::Listening;
-pub(crate) use unlocks::{BegunUnlock, CallOf, Job, SendWay, Sends};
+pub(crate) use unlocks::{BegunUnlock, CallOf, SendWay, Sends};
 
 /// All locks of a client.
 pub(crate) struct Locks {
@@ -282,12 +282,8 @@ impl Entry {
     /// Does what is left when the mutex is free.
     fn finish(self: &Arc<Self>, deferred: &mut Deferred) {
         self.apply(deferred);
-        let mut left = std::mem::take(&mut deferred.left);
-        while !left.is_empty() {
-            let mut deferred = Deferred::default();
-            self.locked_step(&mut deferred, |_, _, out| out.woken.extend(left.drain(..)));
-            self.apply(&mut deferred);
-            left.append(&mut deferred.left);
+        if !deferred.left.is_empty() {
+            self.ask_next(std::mem::take(&mut deferred.left));
         }
     }
 
@@ -414,7 +410,7 @@ impl Entry {
         }
         for (owner, op) in long_ways {
             let long_way = (self.locks.sends.long_way)(Arc::clone(self), *owner, *op);
-            shared.runtime.spawn(long_way);
+            shared.runtime.spawn_in_turn(long_way);
         }
         for (owner, field) in effects.subscribes.drain(..) {
             self.subscribe(owner, field);

@@ -317,6 +317,7 @@ impl Op {
     }
 
     /// Something is on its way that may lower the count.
+    #[cfg(any(debug_assertions, feature = "test-util"))]
     pub(super) fn releases(&self) -> bool {
         match self {
             Self::Idle => false,

@@ -15,13 +15,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::rule::{self, Verdict, Vote};
-use crate::base::runtime::sleep_until;
+use crate::base::runtime::{Job, sleep_until};
 use crate::error::{Error, HeldBy};
 use crate::lock::hold_handle::{HoldHandle, HoldState, Lost};
 use crate::lock::{CallStage, Lock, LockGuard, Wait};
 use crate::names::try_lock::TryLock;
 use crate::names::wire::is_field_of;
-use crate::state::entry::Job;
 
 pub(super) struct QuorumHold {
     pub(super) servers: usize,

@@ -1,5 +1,6 @@
 //! Calls that want a lock: they join, go on by themselves, claim what was granted to them, and leave.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,14 +136,17 @@ impl Entry {
         let out = &mut deferred.effects;
         while !out.woken.is_empty() {
             for id in std::mem::take(&mut out.woken) {
+                // The others go on in another step.
+                if asked == ASKED_MAX {
+                    deferred.left.push(id);
+                    continue;
+                }
                 let Some(call) = state.calls.get(&id).map(Arc::clone) else {
                     continue;
                 };
                 match state.core.woken(id) {
                     Woken::Nothing => {}
                     Woken::Call => deferred.woken.push(call),
-                    // The others go on in another step.
-                    Woken::Asks if asked == ASKED_MAX => deferred.left.push(id),
                     Woken::Asks => {
                         asked += 1;
                         let admission = self.admit(&mut state.core, now, (id, &call), out);
@@ -154,6 +158,27 @@ impl Entry {
                 }
             }
         }
+    }
+
+    /// Calls that a step has woken, and that have not asked in it, ask. A thousand do here. If there are more, a task goes on,
+    /// which lets others run in between.
+    pub(super) fn ask_next(self: &Arc<Self>, calls: Vec<WaiterId>) {
+        let mut left = CallsToAsk {
+            entry: Arc::clone(self),
+            calls: calls.into(),
+        };
+        for _ in 0..STEPS_MAX {
+            if left.calls.is_empty() {
+                return;
+            }
+            left.step();
+        }
+        self.shared().runtime.spawn(async move {
+            while !left.calls.is_empty() {
+                left.step();
+                tokio::task::yield_now().await;
+            }
+        });
     }
 
     fn admit(
@@ -268,5 +293,33 @@ impl WaitingCall {
     }
 }
 
+/// Calls that a step has woken, and that have not asked in it. They do in the steps that follow, also if this is dropped.
+struct CallsToAsk {
+    entry: Arc<Entry>,
+    calls: VecDeque<WaiterId>,
+}
+
+impl CallsToAsk {
+    fn step(&mut self) {
+        let mut deferred = Deferred::default();
+        let portion = self.calls.len().min(ASKED_MAX);
+        let (entry, asking) = (&self.entry, self.calls.drain(..portion));
+        entry.locked_step(&mut deferred, |_, _, out| out.woken.extend(asking));
+        entry.apply(&mut deferred);
+        self.calls.extend(deferred.left.drain(..));
+    }
+}
+
+impl Drop for CallsToAsk {
+    fn drop(&mut self) {
+        while !self.calls.is_empty() {
+            self.step();
+        }
+    }
+}
+
 /// How many calls ask at most while the mutex is held. All readers of a lock may go on together.
 const ASKED_MAX: usize = 100;
+
+/// How many steps follow each other where many calls ask.
+const STEPS_MAX: usize = 10;

@@ -1,6 +1,5 @@
 //! Unlocks that are under way, and how acquires and releases are sent.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use redisson_lock_core::input::{Happens, HoldDowngraded, HoldUnlocked};
@@ -11,15 +10,12 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::{Entry, HoldCells, Outcome, WaitingCall};
-use crate::base::runtime::isolated;
+use crate::base::runtime::{Job, isolated};
 use crate::error::{Error, Operation};
 use crate::redis::Unflushed;
 
 /// An unlock that has begun. `Ok(None)`: the hold was released before.
 pub(crate) type BegunUnlock = Result<Option<Outcome>, LossReason>;
-
-/// A task of a client.
-pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The call of an acquire.
 pub(crate) type CallOf<'a> = &'a dyn Fn(WaiterId) -> Option<&'a Arc<WaitingCall>>;

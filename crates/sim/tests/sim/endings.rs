@@ -114,3 +114,18 @@ fn an_attempt_that_was_undone_is_not_sent_behind_that() {
         drop(held);
     });
 }
+
+/// Each task that the ended runtime dropped let the next call go on, whose task it dropped inside of that: the stack overflowed.
+#[test]
+fn the_end_of_the_runtime_drops_the_tasks_of_many_waiters_one_after_the_other() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        for nth in 1..=2_000 {
+            drop(tokio::spawn(lock(&fixture.task(nth))));
+        }
+        tokio::time::sleep(ms(10)).await;
+        assert_eq!(fixture.client.stats().waiting, 2_000);
+        // Its release has no answer when the connection is dropped.
+        drop(guard);
+    });
+}
