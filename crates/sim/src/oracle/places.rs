@@ -12,9 +12,9 @@ use super::{Call, Oracle, State, Terms, is_field_of};
 pub(super) struct Places {
     /// As they were last seen, by lock.
     queues: BTreeMap<String, Vec<Place>>,
-    /// Places that have stood behind one of Java's: when Java takes the lock it shortens them by its own wait, which
-    /// may be longer than theirs.
-    behind_java: BTreeSet<(String, String)>,
+    /// Places that Java has shortened, until their owners ask again: one that leaves the queue takes its whole wait off the
+    /// places behind it, however much of it was over, and whatever their own waits are.
+    shortened: BTreeSet<(String, String)>,
     /// Since when no call wants it.
     unwanted: BTreeMap<(String, String), Instant>,
     /// The release of these may have given up.
@@ -136,13 +136,17 @@ impl Oracle {
                 problems.extend(state.deprived(key, holder, &before, &after));
             }
             state.note_places(holder, &before, &after);
-            state.places.note_java(terms, key, &after);
             let owner = executed.args.first();
             let owner = owner.filter(|_| *executed.script == *"acquire");
             let asking = state.calls.values_mut();
-            asking
-                .filter(|call| owner.is_some_and(|owner| call.has_place(key, owner)))
-                .for_each(|call| call.asked += 1);
+            let asking =
+                asking.filter(|call| owner.is_some_and(|owner| call.has_place(key, owner)));
+            for call in asking {
+                call.asked += 1;
+                if let Some(of) = &call.queues {
+                    state.places.shortened.remove(of);
+                }
+            }
             for problem in problems {
                 state.violated(self.start, format!("{}: {problem}", executed.script));
             }
@@ -174,6 +178,7 @@ impl Oracle {
                 !calls.any(|call| call.has_place(key, &place.field))
             });
             unwanted.extend(without_call.map(|place| (key.to_owned(), place.field.clone())));
+            state.places.note_java(key, &places);
             state.places.queues.insert(key.to_owned(), places);
         }
         let known = &mut state.places.unwanted;
@@ -269,7 +274,7 @@ impl State {
             let has_asked = |call: &&Call| call.has_place(key, &place.field) && call.asked >= 2;
             let call = self.calls.values().find(has_asked)?;
             let of = (key.to_owned(), place.field.clone());
-            let is_shortened = call.limit.is_some() && self.places.behind_java.contains(&of);
+            let is_shortened = self.places.shortened.contains(&of);
             let what = &call.what;
             (!is_shortened).then(|| format!("{} lost its place at {key}: {what}", place.field))
         })
@@ -312,13 +317,16 @@ impl State {
 }
 
 impl Places {
-    fn note_java(&mut self, terms: &Terms, key: &str, places: &[Place]) {
-        self.behind_java
-            .retain(|(of, field)| of != key || places.iter().any(|place| place.field == *field));
-        let is_ours = |place: &Place| terms.clients.iter().any(|id| is_field_of(id, &place.field));
-        let behind = places.iter().skip_while(|place| is_ours(place));
-        let behind = behind.map(|place| (key.to_owned(), place.field.clone()));
-        self.behind_java.extend(behind);
+    /// Between two scripts only Java changes a queue.
+    fn note_java(&mut self, key: &str, places: &[Place]) {
+        let before = self.queues.get(key).map_or(&[][..], Vec::as_slice);
+        let is_shortened = |place: &&Place| {
+            let mut before = before.iter();
+            before.any(|other| other.field == place.field && other.ends > place.ends)
+        };
+        let shortened = places.iter().filter(is_shortened);
+        let shortened = shortened.map(|place| (key.to_owned(), place.field.clone()));
+        self.shortened.extend(shortened);
     }
 
     fn tell(&mut self, channel: &str) {
