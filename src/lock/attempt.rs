@@ -128,7 +128,8 @@ impl EnteredAcquire {
     }
 }
 
-/// An acquire that could not go, or has not gone, the short way. However it ends, the core hears of it.
+/// An acquire that could not go, or has not gone, the short way. The core hears how it ends, unless that is with its runtime:
+/// then its call ends.
 pub(super) struct AcquireWay {
     entry: Arc<Entry>,
     permit: Permit,
@@ -136,7 +137,6 @@ pub(super) struct AcquireWay {
     /// What stands in the way of it is a hold of this client that no owner knows of.
     stray: Option<Box<str>>,
     has_met_stray: bool,
-    open: bool,
 }
 
 /// Whether an acquire is still wanted when a copy of it enters its connection.
@@ -172,7 +172,6 @@ impl AcquireWay {
             of,
             stray: None,
             has_met_stray: false,
-            open: true,
         }
     }
 
@@ -235,7 +234,7 @@ impl AcquireWay {
 
     /// The server has answered. `Some`: a hold of this client stands in the way that no owner knows of.
     fn answered(
-        &mut self,
+        &self,
         acquired: &Acquired,
         sent_at: Instant,
         way: &RoutedLink,
@@ -281,7 +280,7 @@ impl AcquireWay {
 
     /// The server has a read hold of the owner, which has none here: it is released, and the call asks again. If that has not
     /// helped, another client has this owner too.
-    fn own_read(&mut self) {
+    fn own_read(&self) {
         self.entry.note_answer();
         let has_found = self.of.attempts(|attempts| {
             attempts.was_answered = true;
@@ -294,8 +293,7 @@ impl AcquireWay {
     }
 
     /// The server has given it to the owner.
-    fn taken(&mut self, sent_at: Instant, token: Option<Token>, is_outside: bool) {
-        self.open = false;
+    fn taken(&self, sent_at: Instant, token: Option<Token>, is_outside: bool) {
         let (entry, permit) = (&self.entry, &self.permit);
         entry.take(AcquireTakes {
             permit: permit.clone(),
@@ -306,7 +304,7 @@ impl AcquireWay {
     }
 
     /// An acquire without an answer fails, unless it was never to be sent.
-    fn unanswered(mut self, is_over: bool, error: CallError) {
+    fn unanswered(&self, is_over: bool, error: CallError) {
         let (entry, permit) = (Arc::clone(&self.entry), self.permit.clone());
         let is_used = entry.peek(|core| has_a_used_field(&entry, core, &permit, &self.of));
         let untaken = match error.maybe_executed {
@@ -320,18 +318,8 @@ impl AcquireWay {
         self.ends(untaken, || failed(error.error));
     }
 
-    fn ends(&mut self, untaken: Untaken, after: impl FnOnce() -> AfterAttempt) {
-        self.open = false;
+    fn ends(&self, untaken: Untaken, after: impl FnOnce() -> AfterAttempt) {
         self.entry.end_attempt(&self.permit, untaken, after);
-    }
-}
-
-impl Drop for AcquireWay {
-    fn drop(&mut self) {
-        // Its runtime has ended.
-        if self.open {
-            self.ends(Untaken::Unknown, || failed(Error::NoRuntime));
-        }
     }
 }
 

@@ -74,6 +74,28 @@ fn the_end_of_the_runtime_ends_every_wait_for_the_server() {
     });
 }
 
+/// The counts of a client that does nothing any more: a release that nobody makes is one that was given up, and so is that
+/// which would undo an acquire.
+#[test]
+fn the_end_of_the_runtime_ends_what_is_under_way() {
+    play(true, async |fixture| {
+        let guard = fixture.task(0).lock().await.expect("free");
+        fixture.world.hold_answers(0, true);
+        let other = fixture.client.lock("other");
+        let asking = begin(async move { other.lock().await }).await;
+        drop(guard);
+        tokio::time::sleep(ms(50)).await;
+        let under_way = || {
+            let stats = fixture.client.stats();
+            (stats.releasing, stats.given_up_total)
+        };
+        assert_eq!(under_way(), (1, 0));
+        test_util::end_runtime(&fixture.client);
+        _ = asking.await.expect("no panic");
+        assert_eq!(under_way(), (0, 2));
+    });
+}
+
 /// They stayed for a lease, although the documentation said otherwise.
 #[test]
 fn the_last_handle_that_is_dropped_releases_detached_holds() {
