@@ -18,7 +18,8 @@ pub(super) struct Recording(Record);
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        // Not after a step of a thread that panics for another reason: its record was taken back.
+        if std::thread::panicking() && !self.0.0.is_empty() {
             eprintln!(
                 "the latest inputs of the lock, the last of which has panicked:\n{}",
                 self.0
