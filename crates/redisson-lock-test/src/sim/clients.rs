@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::command::Command;
 use super::connection::Arrived;
 use super::network::{Event, Opened, Wire, Written};
-use super::server::{APPLIED_LATE_MS, Pace, Server};
+use super::server::{APPLIED_LATE_MS, Server};
 
 /// What clients do with their connections.
 impl Server {
@@ -81,9 +81,6 @@ impl Server {
 
     /// How late the task that waits for an answer is polled, if it is.
     pub(super) fn polled_late(&self) -> Option<Duration> {
-        if self.pace == Pace::AtOnce {
-            return Some(REPLY_DELAY);
-        }
         let mut state = self.state.lock();
         let is_late = state.late_percent > 0 && state.rng.u8(0..200) < state.late_percent;
         is_late.then(|| Duration::from_millis(state.rng.u64(0..APPLIED_LATE_MS)))
@@ -134,7 +131,3 @@ impl Server {
             .count()
     }
 }
-
-/// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would
-/// stand still for all others.
-const REPLY_DELAY: Duration = Duration::from_millis(1);

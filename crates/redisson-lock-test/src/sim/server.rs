@@ -271,13 +271,19 @@ impl Server {
             is_new: wire.is_new,
             bytes: &mut bytes,
         };
+        let mut takes = Duration::ZERO;
         match outgoing.what {
-            What::Answer(answer) => to.answer(&answer),
+            What::Answer(answer) => {
+                to.answer(&answer);
+                if self.pace == Pace::AtOnce {
+                    takes = REPLY_DELAY;
+                }
+            }
             What::Push(items) => to.push(&items),
         }
         let arrived = std::sync::Arc::clone(&wire.arrived);
         // The reader may be polled late as well.
-        let at = outgoing.arrives_at.max(now) + state.read_late();
+        let at = outgoing.arrives_at.max(now) + takes + state.read_late();
         arrived.push(at, bytes);
         if let Some(at) = next {
             state.schedule(at, Event::Deliver(serial));
@@ -287,6 +293,10 @@ impl Server {
 
 /// What each server's clock shows at the start, in milliseconds since 1970: no two of them agree.
 const CLOCKS: [u64; NODES] = [1_700_003_600_000, 1_700_000_000_000, 1_700_007_200_000];
+
+/// A caller that repeats a call without a pause lets time pass even so. Otherwise paused time would
+/// stand still for all others.
+const REPLY_DELAY: Duration = Duration::from_millis(1);
 
 /// A task that is ready is polled within this time.
 pub const APPLIED_LATE_MS: u64 = 15;
