@@ -142,7 +142,8 @@ fn of_a_lock_that_no_other_owner_wants() {
     counted.close([client]);
 }
 
-/// One answer, which hands the lock over: it is for the owner before and for the next, and each of them is polled for it.
+/// One answer, which hands the lock over: it is for the owner before and for the next, and each of them is polled for it. The
+/// thread that reads it goes on with the next owner, and a second one is woken for the owner before.
 #[test]
 fn of_a_lock_that_sixteen_tasks_want() {
     let counted = Counted::new(2);
@@ -151,7 +152,7 @@ fn of_a_lock_that_sixteen_tasks_want() {
     let callers = (0..16).map(|_| sections(lock.clone(), SECTIONS / 16));
     let counts = counted.measure(SECTIONS, callers);
     // A row of hand-offs ends after a while: on a busy machine there are more rows.
-    counts.at_most("contended", [(2.0, 2.5), (1.0, 1.5), (1.0, 1.3)]);
+    counts.at_most("contended", [(2.0, 2.5), (2.0, 2.3), (1.0, 1.3)]);
     counted.close([client]);
 }
 
