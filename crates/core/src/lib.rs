@@ -219,55 +219,54 @@ impl LockCore {
         out: &mut Effects,
         change: impl FnOnce(&mut OwnerState, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let entry = self.owners.index_entry(owner);
-        let state = self.owners.get_mut(owner)?;
-        let (seen, counts) = (state.seen(), state.counts());
         let keeps_places = self.discipline.keeps_places();
         let lane = self.discipline.lane(owner);
-        let mut cx = Context {
-            now,
-            owner,
-            life: self.life,
-            // A place outlasts the lease that its call saw, which is one watchdog timeout unless it was a fixed one.
-            place_wait: keeps_places.then_some(self.rules.fair_wait + self.rules.watchdog_timeout),
-            // A client that closes serves no call, whether or not the call has seen that by now.
-            queues: keeps_places && self.life != Life::Closing && self.queue.head(lane).is_some(),
-            has_lost: false,
-            ids: &mut self.ids,
-            out: &mut *out,
-        };
-        let answer = change(state, &mut cx);
-        let has_lost = cx.has_lost;
-        let timer = state.timer(now, &self.rules);
-        if timer != state.timer {
-            state.timer = timer;
-            out.timers.push(owner);
-        }
-        let after = state.seen();
-        let lost = has_lost && !after.held;
-        let lost = lost.then(|| state.tenure.lost_reason());
-        self.counts.replace(counts, state.counts());
-        #[cfg(debug_assertions)]
-        state.check();
-        self.owners.changed(owner, entry);
+        let changed = self.owners.change(owner, |state| {
+            let (before, counts) = (state.seen(), state.counts());
+            let mut cx = Context {
+                now,
+                owner,
+                life: self.life,
+                // A place outlasts the lease that its call saw, which is one watchdog timeout unless it was a fixed one.
+                place_wait: keeps_places
+                    .then_some(self.rules.fair_wait + self.rules.watchdog_timeout),
+                // A client that closes serves no call, whether or not the call has seen that by now.
+                queues: keeps_places
+                    && self.life != Life::Closing
+                    && self.queue.head(lane).is_some(),
+                has_lost: false,
+                ids: &mut self.ids,
+                out: &mut *out,
+            };
+            let answer = change(state, &mut cx);
+            let has_lost = cx.has_lost;
+            let timer = state.timer(now, &self.rules);
+            if timer != state.timer {
+                state.timer = timer;
+                out.timers.push(owner);
+            }
+            let after = state.seen();
+            let lost = (has_lost && !after.held).then(|| state.tenure.lost_reason());
+            self.counts.replace(counts, state.counts());
+            #[cfg(debug_assertions)]
+            state.check();
+            (answer, (before != after).then_some(after), lost)
+        });
+        let (answer, after, lost) = changed?;
         if let Some(reason) = lost {
             self.note_lost_around(owner, reason);
         }
-        self.wake_own(owner, seen, after, out);
+        if let Some(after) = after {
+            self.wake_own(owner, after, out);
+        }
         Some(answer)
     }
 
     /// The owner's own calls that can go on: those who waited for its operation, those who may
     /// nest into its hold or have to hear of its loss, and those whose place in the server's queue was
     /// used, or may have been. One at a time; its end wakes the next.
-    fn wake_own(
-        &mut self,
-        owner: OwnerKey,
-        before: OwnerStatus,
-        after: OwnerStatus,
-        out: &mut Effects,
-    ) {
-        if before == after || !self.is_idle(owner) {
+    fn wake_own(&mut self, owner: OwnerKey, after: OwnerStatus, out: &mut Effects) {
+        if !self.queue.has_calls(owner) || !self.is_idle(owner) {
             return;
         }
         let is_free = after.held || after.lost.is_some();

@@ -75,7 +75,7 @@ impl Owners {
         self.states.get(&owner)
     }
 
-    /// For [`LockCore::change`](super::LockCore::change), which has [`changed`](Self::changed) follow.
+    /// For what no index is about.
     pub(super) fn get_mut(&mut self, owner: OwnerKey) -> Option<&mut OwnerState> {
         self.states.get_mut(&owner)
     }
@@ -88,17 +88,15 @@ impl Owners {
         }
     }
 
-    /// What [`changed`](Self::changed) will ask for. `None`: there is no index.
-    pub(super) fn index_entry(&self, owner: OwnerKey) -> Option<IndexEntry> {
-        self.index.as_ref()?;
-        self.get(owner).map(OwnerState::index_entry)
-    }
-
-    /// An owner with this entry may have another one now, or there may be nothing left of it.
-    pub(super) fn changed(&mut self, owner: OwnerKey, before: Option<IndexEntry>) {
-        let Some(state) = self.states.get(&owner) else {
-            return;
-        };
+    /// Changes one, of which there may be nothing left then.
+    pub(super) fn change<T>(
+        &mut self,
+        owner: OwnerKey,
+        change: impl FnOnce(&mut OwnerState) -> T,
+    ) -> Option<T> {
+        let state = self.states.get_mut(&owner)?;
+        let before = self.index.is_some().then(|| state.index_entry());
+        let answer = change(state);
         if let (Some(index), Some(before)) = (&mut self.index, before) {
             let after = state.index_entry();
             if after != before {
@@ -108,11 +106,12 @@ impl Owners {
         }
         if state.is_spent() {
             self.states.remove(&owner);
+            // Not as soon as one is left: owners that come and go beside one that stays would have it built each time.
+            if self.states.is_empty() {
+                self.index = None;
+            }
         }
-        // Not as soon as one is left: owners that come and go beside one that stays would have it built each time.
-        if self.states.is_empty() {
-            self.index = None;
-        }
+        Some(answer)
     }
 
     /// For what no index is about.

@@ -193,8 +193,8 @@ pub(super) struct Queue {
     queued: SmallSet<(QueueLane, WaiterId)>,
     /// The first of them, for which each step asks several times.
     first: Option<(QueueLane, WaiterId)>,
-    /// All of them again, by owner.
-    owned: SmallSet<Owned>,
+    /// All of them again, by owner. Calls for different faces are served in one order.
+    owned: SmallMap<ThreadId, SmallSet<Owned>>,
     /// Those whose stage ends then.
     due: SmallSet<(Time, WaiterId)>,
     /// Those that a message is about.
@@ -228,34 +228,16 @@ impl Empty for Queue {
     }
 }
 
-/// A waiter as one of its owner's. Calls for different faces are served in one order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Owned {
-    thread: ThreadId,
-    /// `None`: it does not wait for an operation of its owner. Those that do are served in this order.
-    behind: Option<Order>,
-    id: WaiterId,
-}
+/// A waiter as one of its owner's. Those that wait for an operation of their owner, `Some`, are served in this order.
+type Owned = (Option<Order>, WaiterId);
 
-impl Owned {
-    fn new(owner: OwnerKey, behind: Option<Order>, id: WaiterId) -> Self {
-        let thread = owner.thread;
-        Self { thread, behind, id }
-    }
-
-    fn of(waiter: &QueuedCall, id: WaiterId) -> Self {
-        Self::new(
-            waiter.owner,
-            waiter.is_behind().then_some(match waiter.order {
-                Order::First | Order::Immediate => Order::Immediate,
-                Order::Queued => Order::Queued,
-            }),
-            id,
-        )
-    }
-
-    fn first(owner: OwnerKey, behind: Option<Order>) -> Self {
-        Self::new(owner, behind, WaiterId(0))
+impl QueuedCall {
+    fn owned(&self, id: WaiterId) -> Owned {
+        let behind = self.is_behind().then_some(match self.order {
+            Order::First | Order::Immediate => Order::Immediate,
+            Order::Queued => Order::Queued,
+        });
+        (behind, id)
     }
 }
 
@@ -283,7 +265,10 @@ impl Queue {
             passed_over: false,
             is_woken: false,
         };
-        self.owned.insert(Owned::of(&waiter, id), ());
+        let owned = self
+            .owned
+            .get_or_insert_with(owner.thread, SmallSet::default);
+        owned.insert(waiter.owned(id), ());
         self.waiters.insert(id, waiter);
         if order == Order::Queued {
             self.queue_up((lane, id));
@@ -293,7 +278,13 @@ impl Queue {
     pub(super) fn remove(&mut self, id: WaiterId) -> Option<QueuedCall> {
         let waiter = self.waiters.remove(&id)?;
         self.leave_queue((waiter.lane(), id));
-        self.owned.remove(&Owned::of(&waiter, id));
+        let thread = waiter.owner.thread;
+        if let Some(owned) = self.owned.get_mut(&thread) {
+            owned.remove(&waiter.owned(id));
+            if owned.is_empty() {
+                self.owned.remove(&thread);
+            }
+        }
         self.listening.remove(&id);
         if let Some(at) = waiter.due {
             self.due.remove(&(at, id));
@@ -361,14 +352,14 @@ impl Queue {
         let Some(waiter) = self.waiters.get_mut(&id) else {
             return;
         };
-        let (was_behind, listened, before) = (waiter.is_behind(), waiter.listens(), waiter.due);
-        let owned = Owned::of(waiter, id);
+        let (owned, listened, before) = (waiter.owned(id), waiter.listens(), waiter.due);
         (waiter.stage, waiter.due) = (stage, due);
-        let listens = waiter.listens();
-        if was_behind != waiter.is_behind() {
-            let owned_now = Owned::of(waiter, id);
-            self.owned.remove(&owned);
-            self.owned.insert(owned_now, ());
+        let (owned_now, listens) = (waiter.owned(id), waiter.listens());
+        if owned != owned_now
+            && let Some(all) = self.owned.get_mut(&waiter.owner.thread)
+        {
+            all.remove(&owned);
+            all.insert(owned_now, ());
         }
         match (listened, listens) {
             (false, true) => _ = self.listening.insert(id, ()),
@@ -443,30 +434,27 @@ impl Queue {
 
     /// Whether any call of this owner wants the lock.
     pub(super) fn has_calls(&self, owner: OwnerKey) -> bool {
-        let from = Owned::first(owner, None);
-        let first = self.owned.first_from(from);
-        first.is_some_and(|first| first.thread == from.thread)
+        self.owned.get(&owner.thread).is_some()
     }
 
     /// The first of those that wait for an operation of this owner.
     pub(super) fn first_blocked(&self, owner: OwnerKey) -> Option<WaiterId> {
-        let from = Owned::first(owner, Some(Order::Immediate));
-        let first = self.owned.first_from(from)?;
-        if first.thread != from.thread {
-            return None;
-        }
+        let owned = self.owned.get(&owner.thread)?;
+        let &(behind, first) = owned.first_from((Some(Order::Immediate), WaiterId(0)))?;
         // Those that do not queue stand first, whenever they came.
-        let queued = (first.behind == from.behind)
-            .then(|| self.first_owned(Owned::first(owner, Some(Order::Queued))));
-        queued.flatten().into_iter().chain([first.id]).min()
+        let queued = (behind == Some(Order::Immediate))
+            .then(|| owned.first_from((Some(Order::Queued), WaiterId(0))));
+        let queued = queued.flatten().map(|(_, id)| *id);
+        queued.into_iter().chain([first]).min()
     }
 
     /// The first waiter of this owner that asks when it is woken and is not behind another one, and the first place. None of
     /// them is making an attempt while nothing is under way for the owner.
     pub(super) fn first_ready(&self, owner: OwnerKey) -> [Option<WaiterId>; 2] {
         let mut found = [None; 2];
-        let mut next = self.first_owned(Owned::first(owner, None));
-        while let Some(id) = next {
+        let owned = self.owned.get(&owner.thread);
+        let owned = owned.into_iter().flat_map(|owned| owned.keys());
+        for &(_, id) in owned.take_while(|(behind, _)| behind.is_none()) {
             let waiter = self.waiters.get(&id);
             let nth = match waiter.map(|waiter| (waiter.stage, waiter.passed_over)) {
                 Some((Stage::Place, _)) => Some(1),
@@ -479,16 +467,8 @@ impl Queue {
             if found[0].is_some() {
                 break;
             }
-            next = self.first_owned(Owned::new(owner, None, WaiterId(id.0 + 1)));
         }
         found
-    }
-
-    /// The first from there on, of the same owner and kind.
-    fn first_owned(&self, from: Owned) -> Option<WaiterId> {
-        let found = self.owned.first_from(from)?;
-        let is_same = (found.thread, found.behind) == (from.thread, from.behind);
-        is_same.then_some(found.id)
     }
 
     pub(super) fn ids(&self) -> impl Iterator<Item = WaiterId> + '_ {
@@ -498,9 +478,12 @@ impl Queue {
     /// Checks that values which are kept twice agree.
     #[cfg(feature = "test-util")]
     pub(super) fn check(&self) {
-        let waiters = self.waiters.iter();
-        let owned = waiters.map(|(id, waiter)| (Owned::of(waiter, *id), ()));
-        assert_eq!(self.owned, owned.collect(), "every waiter is its owner's");
+        let mut owned = SmallMap::<_, SmallSet<_>>::default();
+        for (id, waiter) in self.waiters.iter() {
+            let of = owned.get_or_insert_with(waiter.owner.thread, SmallSet::default);
+            of.insert(waiter.owned(*id), ());
+        }
+        assert_eq!(self.owned, owned, "every waiter is its owner's");
         let queued = self
             .waiters
             .iter()
