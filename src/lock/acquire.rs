@@ -170,7 +170,6 @@ impl<K> Lock<K> {
         owner: (Owner, Face),
         taken: Taken,
     ) -> LockGuard<K> {
-        entry.note_answer();
         let (client, entry) = (Arc::clone(&self.client), Arc::clone(entry));
         LockGuard::new(client, entry, owner, taken, self.class)
     }

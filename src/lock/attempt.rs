@@ -45,7 +45,7 @@ pub(super) fn enter(
     let Some(call) = call_of(entry, &permit, of) else {
         return SendWay::Long;
     };
-    let (retry, sent_at) = (shared.retry(), Instant::now());
+    let (retry, sent_at) = (shared.retry(), shared.clock.instant(now));
     let limit = retry.limit(sent_at);
     let (owner, op) = (permit.owner, permit.op);
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {

@@ -27,7 +27,11 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// Queues for it.
     pub(super) fn waiter(&self) -> Waiter {
-        Waiter::new(&self.entry, &self.call, *self.terms, self.wait)
+        let warns = !matches!(self.wait, Wait::Standby);
+        let warns_since = warns.then_some(self.began);
+        let has_no_end = matches!(self.wait, Wait::Forever);
+        let ends = (warns_since, has_no_end);
+        Waiter::new(&self.entry, &self.call, *self.terms, ends)
     }
 
     /// See [`Entry::catches_up`].
@@ -108,15 +112,17 @@ impl AcquireContext {
 
     /// Logs what became of the call. An error is its caller's to log.
     pub(super) fn log<G>(&self, request: &Request<'_>, outcome: &Result<TryLock<G>, Error>) {
-        let waited = request.began.elapsed();
+        let waited = || request.began.elapsed();
         let attempts = request.call.attempts(|attempts| attempts.asked);
         match outcome {
-            Ok(TryLock::Acquired(_)) => event!(DEBUG, ?waited, attempts, "lock acquired"),
+            Ok(TryLock::Acquired(_)) => {
+                event!(DEBUG, waited = ?waited(), attempts, "lock acquired");
+            }
             Ok(TryLock::Busy { holder }) => {
                 let holder = holder.as_ref().map(|holder| &*holder.owner);
                 event!(
                     DEBUG,
-                    ?waited,
+                    waited = ?waited(),
                     attempts,
                     holder,
                     "lock not acquired: another owner has it"

@@ -131,8 +131,8 @@ impl<K> LockGuard<K> {
         let unlocking = pin!(open.unlock(Some(status)));
         let unlocked = entry.shared().on_client_runtime(unlocking).await;
         if unlocked.is_ok() {
-            let (lock, held) = (entry.name.given(), measured.held());
-            event!(DEBUG, %lock, %owner, ?held, "lock released");
+            let lock = entry.name.given();
+            event!(DEBUG, %lock, %owner, held = ?measured.held(), "lock released");
         }
         unlocked
     }

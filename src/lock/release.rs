@@ -378,10 +378,10 @@ impl LongWay {
         {
             return left;
         }
-        let began = first
-            .as_ref()
-            .map_or_else(Instant::now, |first| first.sent_at);
-        let how = how_to_send(entry.shared(), awaited, began);
+        let now = entry.shared().clock.now();
+        let began = first.as_ref().map(|first| first.sent_at);
+        let began = began.map_or(now, |began| entry.shared().clock.time(began));
+        let how = how_to_send(entry.shared(), (awaited, began), now);
         send(entry, (owner, id), field, how, first).await
     }
 
@@ -424,17 +424,17 @@ impl LongWay {
 
 /// A send that callers wait for may be repeated until their command timeout ends. A background send ends one command timeout after
 /// its first copy: an unlock that joins it has its own command timeout after that.
-fn how_to_send(shared: &Shared, awaited: Option<Time>, began: Instant) -> (Operation, RetryPolicy) {
+fn how_to_send(
+    shared: &Shared,
+    (awaited, began): (Option<Time>, Time),
+    now: Time,
+) -> (Operation, RetryPolicy) {
     let (doing, since, retry) = match awaited {
         Some(since) => (Operation::Unlocking, since, shared.retry()),
-        None => (
-            Operation::Releasing,
-            shared.clock.time(began),
-            shared.no_retry(),
-        ),
+        None => (Operation::Releasing, began, shared.no_retry()),
     };
     let limit = since + shared.command_timeout();
-    let timeout = limit.since(shared.clock.now());
+    let timeout = limit.since(now);
     (doing, RetryPolicy { timeout, ..retry })
 }
 

@@ -24,9 +24,8 @@ pub(super) struct Waiter {
     entry: Arc<Entry>,
     id: WaiterId,
     call: Arc<WaitingCall>,
-    since: Instant,
-    /// Nothing is logged, or nothing more, however long it waits.
-    warned: bool,
+    /// Since when its call waits. `None`: nothing is logged, or nothing more, however long that is.
+    warns_since: Option<Instant>,
     /// Nothing but the lock ends its wait, unless the server does not answer.
     has_no_end: bool,
 }
@@ -36,15 +35,14 @@ impl Waiter {
         entry: &Arc<Entry>,
         call: &Arc<WaitingCall>,
         terms: Terms,
-        wait: Wait,
+        (warns_since, has_no_end): (Option<Instant>, bool),
     ) -> Self {
         Self {
             entry: Arc::clone(entry),
             id: entry.register(call, terms),
             call: Arc::clone(call),
-            since: Instant::now(),
-            warned: matches!(wait, Wait::Standby),
-            has_no_end: matches!(wait, Wait::Forever),
+            warns_since,
+            has_no_end,
         }
     }
 
@@ -54,8 +52,7 @@ impl Waiter {
             entry: Arc::clone(entry),
             id: entry.register_place(call, terms),
             call: Arc::clone(call),
-            since: Instant::now(),
-            warned: true,
+            warns_since: None,
             has_no_end: false,
         }
     }
@@ -164,8 +161,8 @@ impl Waiter {
         if !had_timer {
             event!(TRACE, "queued in this client");
         }
-        let long = self.since + self.entry.shared().watchdog_timeout();
-        let long = Some(long).filter(|_| !self.warned);
+        let long = self.entry.shared().watchdog_timeout();
+        let long = self.warns_since.map(|since| since + long);
         tokio::select! {
             biased;
             () = self.call.notify.notified() => {}
@@ -175,11 +172,12 @@ impl Waiter {
 
     /// Logs once that this call has been waiting for long.
     fn warn_long_wait(&mut self) {
-        let waited = self.since.elapsed();
-        if self.warned || waited < self.entry.shared().watchdog_timeout() {
+        let waited = self.warns_since.map(|since| since.elapsed());
+        let long = self.entry.shared().watchdog_timeout();
+        let Some(waited) = waited.filter(|waited| *waited >= long) else {
             return;
-        }
-        self.warned = true;
+        };
+        self.warns_since = None;
         let lock = self.entry.name.given();
         let (found, is_free) = self
             .call

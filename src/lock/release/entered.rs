@@ -68,8 +68,8 @@ pub(in crate::lock) fn enter(
     };
     let passes = matches!(said, ReleaseSend::Pass { .. });
     let call = call_of(entry, owner, field, said);
-    let sent_at = Instant::now();
-    let (_, retry) = how_to_send(shared, *awaited, sent_at);
+    let sent_at = shared.clock.instant(now);
+    let (_, retry) = how_to_send(shared, (*awaited, now), now);
     let limit = retry.limit(sent_at);
     let unflushed = route.enter(way, call, (sent_at, limit), |way, call| {
         let entered = EnteredRelease {

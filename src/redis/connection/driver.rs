@@ -343,8 +343,9 @@ impl SocketState {
             return Poll::Ready(lost("the connection was closed"));
         };
         let mut stream = Pin::new(stream);
+        let now = Instant::now();
         loop {
-            let bytes = requests.unwritten(Instant::now());
+            let bytes = requests.unwritten(now);
             if bytes.is_empty() {
                 break;
             }

@@ -491,11 +491,16 @@ fn words_of<T>(form: ScriptForm, call: &Call<T>) -> CommandWords {
         ScriptForm::Source | ScriptForm::SourceAfterAsking => call.script.source_word(),
     };
     let mut words = CommandWords::new();
-    let others = call.others.as_deref().unwrap_or_default();
-    let keys = call.keys.len() + others.len();
-    words.extend([script, Arg::Number(keys as i64)]);
-    words.extend(call.keys.iter().map(|key| Arg::Text(key.clone())));
-    words.extend(others.iter().cloned());
+    let others = call.others.as_deref();
+    let keys = call.keys.len() + others.map_or(0, <[Arg]>::len);
+    words.push(script);
+    words.push(Arg::Number(keys as i64));
+    for key in &call.keys {
+        words.push(Arg::Text(key.clone()));
+    }
+    if let Some(others) = others {
+        words.extend(others.iter().cloned());
+    }
     words.extend(call.args.iter().cloned());
     words
 }

@@ -110,6 +110,7 @@ impl Entry {
             if state.core.is_granted(id) {
                 match state.core.tell(now, CallClaims { call: id }, out) {
                     Ok(claimed) => {
+                        self.latest.answered(now);
                         let hold = state.begin_hold(id, claimed);
                         return (Ok(hold), state.take_unused(self, call.key()));
                     }
