@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::args::millis;
 use crate::names::wire::LockName;
@@ -11,18 +11,20 @@ use crate::redis::Arg;
 
 /// The keys of a script that takes a lock, or hands it over.
 pub(super) fn keys(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
-    let keys = [Some(name.key()), name.token()].into_iter().flatten();
-    keys.chain(name.queue().into_iter().flatten())
-        .map(Arc::clone)
-        .collect()
+    let mut keys = keys_to_free(name);
+    if let Some(token) = name.token() {
+        keys.insert(1, Arc::clone(token));
+    }
+    keys
 }
 
 /// Those of one that frees it.
 pub(super) fn keys_to_free(name: &LockName) -> SmallVec<[Arc<str>; 1]> {
-    let keys = [name.key()].into_iter();
-    keys.chain(name.queue().into_iter().flatten())
-        .map(Arc::clone)
-        .collect()
+    let mut keys = smallvec![Arc::clone(name.key())];
+    for key in name.queue().into_iter().flatten() {
+        keys.push(Arc::clone(key));
+    }
+    keys
 }
 
 /// Those of a call about an owner with this field: where it reads, the key that covers its first hold follows that of
@@ -32,7 +34,9 @@ pub(super) fn with_first_read(
     field: &str,
     mut keys: SmallVec<[Arc<str>; 1]>,
 ) -> SmallVec<[Arc<str>; 1]> {
-    keys.extend(name.first_read(field));
+    if let Some(first_read) = name.first_read(field) {
+        keys.push(first_read);
+    }
     keys
 }
 

@@ -226,13 +226,27 @@ impl LockCore {
         })
     }
 
-    /// Whether an acquire of this call is under way, or a pass to it, and has no answer yet. It finds out no more than that.
+    /// Whether an acquire of this call is under way, or a pass to it, or the lock is granted to it. It finds out no more than that.
+    pub fn has_acquire(&self, id: WaiterId) -> bool {
+        self.acquire_for(id).is_some()
+    }
+
+    /// The same, before it is answered.
     pub fn awaits_answer(&self, id: WaiterId) -> bool {
-        let owner = self.queue.get(id).map(|waiter| waiter.owner);
-        let acquire = owner.and_then(|owner| self.owners.get(owner)?.op.acquire());
-        acquire.is_some_and(|acquire| {
-            acquire.waiter == id && !matches!(acquire.grant, Some(Grant::Given { .. }))
-        })
+        let acquire = self.acquire_for(id);
+        acquire.is_some_and(|acquire| !matches!(acquire.grant, Some(Grant::Given { .. })))
+    }
+
+    /// Whether the lock is granted to this call, and not claimed yet.
+    pub fn is_granted(&self, id: WaiterId) -> bool {
+        let acquire = self.acquire_for(id);
+        acquire.is_some_and(|acquire| matches!(acquire.grant, Some(Grant::Given { .. })))
+    }
+
+    fn acquire_for(&self, id: WaiterId) -> Option<&super::op::Acquire> {
+        let owner = self.queue.get(id)?.owner;
+        let acquire = self.owners.get(owner)?.op.acquire()?;
+        (acquire.waiter == id).then_some(acquire)
     }
 
     /// Why a call does not get what was granted to it.
@@ -242,13 +256,6 @@ impl LockCore {
             Life::Gone => Rejected::NoRuntime,
             Life::Closing | Life::Closed => Rejected::Closed,
         }
-    }
-
-    /// Whether the lock is granted to this call, and not claimed yet.
-    pub fn is_granted(&self, id: WaiterId) -> bool {
-        let waiter = self.queue.get(id);
-        let given = waiter.and_then(|waiter| self.owners.get(waiter.owner)?.op.given());
-        given.is_some_and(|(waiter, _)| waiter == id)
     }
 
     /// The attempt brought no lock. Whatever may be in Redis of it is undone by a release, and its call goes on so.

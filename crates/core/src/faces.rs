@@ -26,8 +26,8 @@ impl LockCore {
 
     /// Nothing is under way for an owner, whatever its face.
     pub(super) fn is_idle(&self, owner: OwnerKey) -> bool {
-        let mut faces = self.faces(owner).into_iter().flatten();
-        faces.all(|own| own.op.is_idle())
+        let is_idle = |face| self.owners.get(face).is_none_or(|own| own.op.is_idle());
+        is_idle(owner) && owner.other_face().is_none_or(is_idle)
     }
 
     pub(super) fn holds(&self, owner: OwnerKey) -> bool {

@@ -250,7 +250,8 @@ impl LockCore {
             self.counts.replace(counts, state.counts());
             #[cfg(debug_assertions)]
             state.check();
-            (answer, (before != after).then_some(after), lost)
+            let lets_calls_go_on = before != after && state.op.is_idle();
+            (answer, lets_calls_go_on.then_some(after), lost)
         });
         let (answer, after, lost) = changed?;
         if let Some(reason) = lost {

@@ -133,17 +133,14 @@ impl OwnerState {
     /// When a hold is over by the clock, or a lock that was handed over and not picked up.
     pub(super) fn expires_at(&self) -> Option<Time> {
         let given = self.op.given().map(|(_, until)| until);
-        [self.tenure.expires_at(), given]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(self.tenure.expires_at(), given)
     }
 
     /// When the timer has to fire.
     pub(super) fn timer(&self, now: Time, rules: &Rules) -> Option<Time> {
         let given = self.op.given().map(|(_, until)| until);
-        let timers = [self.tenure.timer(now, rules), given, self.op.paused_until()];
-        timers.into_iter().flatten().min()
+        let of_op = earlier(given, self.op.paused_until());
+        earlier(self.tenure.timer(now, rules), of_op)
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -478,4 +475,11 @@ pub(super) enum AfterAcquire {
     NotExecuted,
     /// It is one of these two, or will be.
     Unknown,
+}
+
+fn earlier(one: Option<Time>, other: Option<Time>) -> Option<Time> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
 }

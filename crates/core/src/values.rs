@@ -379,7 +379,7 @@ pub struct Effects {
     /// Unlocks that have their outcome.
     pub unlocked: SmallVec<[(HoldId, Unlocked); 1]>,
     /// Releases whose next send is made: it enters its connection in this step, or a task finds the way for it.
-    pub sends: Vec<(OwnerKey, OpId)>,
+    pub sends: SmallVec<[(OwnerKey, OpId); 1]>,
     pub events: Vec<Event>,
     pub totals: SmallVec<[(Total, u64); 1]>,
     /// A hold has begun of which others may have changed the lock since: it is to be looked at.

@@ -95,9 +95,8 @@ impl State {
 
     /// A call waits, and no acquire of it is under way.
     fn sleeps(&self, caller: &Caller) -> bool {
-        let asks = |waiter| self.core.awaits_answer(waiter) || self.core.is_granted(waiter);
         let waiter = caller.waiter().filter(|_| !caller.is_over);
-        waiter.is_some_and(|waiter| !asks(waiter))
+        waiter.is_some_and(|waiter| !self.core.has_acquire(waiter))
     }
 
     /// A call waits for what its own owner holds.

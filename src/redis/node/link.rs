@@ -501,7 +501,9 @@ fn words_of<T>(form: ScriptForm, call: &Call<T>) -> CommandWords {
     if let Some(others) = others {
         words.extend(others.iter().cloned());
     }
-    words.extend(call.args.iter().cloned());
+    for arg in &call.args {
+        words.push(arg.clone());
+    }
     words
 }
 

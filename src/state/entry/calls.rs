@@ -103,7 +103,7 @@ impl Entry {
         }
         if !is_woken {
             // What there is for it by now has woken it, or will.
-            let is_asking = self.peek(|core| core.awaits_answer(id) || core.is_granted(id));
+            let is_asking = self.peek(|core| core.has_acquire(id));
             return Ok(CallFinds::Nothing { is_asking });
         }
         let (finds, _unused) = self.step_with(|state, now, out| {
