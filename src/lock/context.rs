@@ -27,11 +27,10 @@ pub(super) struct Request<'a> {
 impl Request<'_> {
     /// Queues for it.
     pub(super) fn waiter(&self) -> Waiter {
-        let warns = !matches!(self.wait, Wait::Standby);
-        let warns_since = warns.then_some(self.began);
+        let warns_since = Some(self.began).filter(|_| !matches!(self.wait, Wait::Standby));
         let has_no_end = matches!(self.wait, Wait::Forever);
-        let ends = (warns_since, has_no_end);
-        Waiter::new(&self.entry, &self.call, *self.terms, ends)
+        let waits = (warns_since, has_no_end);
+        Waiter::new(&self.entry, &self.call, *self.terms, waits)
     }
 
     /// See [`Entry::catches_up`].
