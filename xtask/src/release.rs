@@ -80,9 +80,12 @@ fn missing(published: &[Published], changelog: &str, changes: &str, tags: &str) 
 /// Builds each published crate from what would be uploaded. It needs nothing of them on crates.io: cargo takes those that
 /// depend on each other from their tarballs.
 pub fn packages() -> Result<(), Problem> {
+    // A folder of this run: cargo unpacks a tarball that others depend on once for each folder, whatever has changed since.
+    let folder = tools::target().join(format!("packages-{}", std::process::id()));
     // What is in the working tree, also before it is committed.
     let package = |more: &[&str]| {
-        let mut package = cargo(&["package", "--quiet", "--allow-dirty"]);
+        let mut package = cargo(&["package", "--quiet", "--allow-dirty", "--target-dir"]);
+        package.arg(&folder);
         for name in PUBLISHED {
             package.args(["--package", name]);
         }
@@ -91,10 +94,13 @@ pub fn packages() -> Result<(), Problem> {
     };
     let built = ended(&mut package(&[]), "the packages do not build");
     // Without a connection the dependencies that are here are enough.
-    built.or_else(|problem| match package(&["--offline"]).status() {
+    let built = built.or_else(|problem| match package(&["--offline"]).status() {
         Ok(status) if status.success() => Ok(()),
         _ => Err(problem),
-    })?;
+    });
+    let removed = fs::remove_dir_all(&folder);
+    built?;
+    removed?;
     let unwanted = unwanted()?;
     match unwanted.is_empty() {
         true => Ok(()),
