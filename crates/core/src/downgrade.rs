@@ -44,8 +44,8 @@ impl LockCore {
         })
     }
 
-    /// As [`unlock`](Self::unlock), and `to`, a call of the same owner that waits to read, gets the lock in the same script.
-    /// Only if that [may be](Self::may_downgrade).
+    /// As [`unlock`](Self::unlock), and `to`, a call of the same owner that waits to read, gets the lock in the same script, if
+    /// that [may be](Self::may_downgrade).
     pub(super) fn downgrade(
         &mut self,
         now: Time,
@@ -55,9 +55,10 @@ impl LockCore {
         out: &mut Effects,
     ) -> Result<bool, LossReason> {
         self.step(now, out, |core, out| {
-            let is_alone = core.is_idle(owner);
+            // Another task of the owner may have read since the caller looked.
+            let may_move = core.may_downgrade(owner, hold);
             let unlocks = core.unlock_now(now, owner, hold, out)?;
-            if is_alone && unlocks {
+            if may_move && unlocks {
                 core.begin_downgrade(now, owner, to, out);
             }
             Ok(unlocks)

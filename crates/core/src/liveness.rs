@@ -193,7 +193,7 @@ impl LockCore {
             let (owner, stage, lane) = (waiter.owner, waiter.stage, waiter.lane());
             self.queue.set_stage(id, stage, None);
             match stage {
-                Stage::Place => self.end_turn(lane, id),
+                Stage::Place => self.end_turn(lane, id, out),
                 Stage::Ended => {
                     self.queue.pass_over(id);
                     self.leave_place(now, owner, out);
@@ -208,14 +208,17 @@ impl LockCore {
         }
     }
 
-    /// The turn of a place that was not polled. Where the others may attempt too, it is in the way of none.
-    fn end_turn(&mut self, lane: QueueLane, id: WaiterId) {
+    /// The turn of a place that was not polled, or could not use it: the older head of another lane came first. Where the
+    /// others may attempt too, it is in the way of none. It is woken, so that one that is polled asks for its turn again:
+    /// nothing else tells it that the other head has gone.
+    fn end_turn(&mut self, lane: QueueLane, id: WaiterId, out: &mut Effects) {
         let is_in_the_way = self.queue.head(lane) == Some(id)
             && self.discipline.has_local_queue()
             && !self.is_blocked(lane)
             && !self.is_open(lane);
         if is_in_the_way {
             self.queue.pass_over(id);
+            out.wake(id);
         }
     }
 

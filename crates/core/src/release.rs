@@ -149,6 +149,10 @@ impl LockCore {
                 let release = own.op.release_mut().filter(|release| release.id == op);
                 release.map(|release| release.stage = ReleaseStage::NoRoom)
             });
+            // No task is left that would hear of room.
+            if core.life >= Life::Gone {
+                core.release_gone_now(now, owner, op, out);
+            }
         });
     }
 

@@ -121,6 +121,22 @@ fn a_job_that_is_gone_leaves_the_rest_to_the_lease() {
     assert_eq!(fixture.next_of(A, job), ReleaseStep::Done);
 }
 
+/// It was counted as under way for ever.
+#[test]
+fn a_release_without_room_ends_with_its_runtime() {
+    let mut fixture = Fixture::new();
+    let hold = fixture.lock(A);
+    let job = fixture.drop_hold(A, hold);
+    fixture.step(LifeChanges { life: Life::Gone });
+    assert_eq!(
+        fixture.core.counts().releasing,
+        1,
+        "its task says how it ends"
+    );
+    fixture.step(ReleaseWaits { owner: A, op: job });
+    assert_eq!(fixture.core.counts().releasing, 0);
+}
+
 /// Seed 89568: behind a long outage the count stayed too high.
 #[test]
 fn a_job_does_not_give_up_while_the_lock_is_held() {

@@ -3,7 +3,7 @@
 mod faces;
 
 use super::*;
-use crate::input::{CallAsks, HoldUnlocked, RenewalEnds, TimePasses, TimerFires};
+use crate::input::{CallAsks, HoldDowngraded, HoldUnlocked, RenewalEnds, TimePasses, TimerFires};
 use crate::tests::Unlock;
 use crate::{Face, Generation, HoldId, LeaseKind, RenewOutcome, RenewalAsk, Terms};
 
@@ -487,6 +487,47 @@ fn a_place_of_a_reader_that_is_not_polled_is_passed_over() {
     fixture.is_taken(&permit).expect("wanted");
     // It follows as each other reader does.
     assert!(fixture.polls_turn(unpolled));
+}
+
+/// It slept for ever: nothing else says that the older call of the other part has gone.
+#[test]
+fn a_place_that_could_not_use_its_turn_asks_for_it_again() {
+    let mut fixture = Fixture::read_write();
+    // Another client writes.
+    let reader = fixture.call(A_READS, Order::Queued);
+    let permit = fixture.permit(reader);
+    fixture.untaken(&permit, Untaken::Busy);
+    let place = fixture.place(B_WRITES);
+    assert!(!fixture.polls_turn(place), "the reader was first");
+    for reader_stays in [true, false] {
+        if !reader_stays {
+            fixture.leaves(reader);
+        }
+        fixture.now = fixture.now + RULES.command_timeout;
+        fixture.step(TimePasses {});
+        assert!(fixture.out.woken.contains(&place), "{:?}", fixture.out);
+        assert_eq!(fixture.polls_turn(place), !reader_stays);
+    }
+}
+
+/// Another task of the owner took it for reading after the caller had looked: the read hold had the count and the lease of the
+/// one that was moved.
+#[test]
+fn a_write_hold_whose_owner_reads_by_now_is_only_released() {
+    let mut fixture = Fixture::read_write();
+    let hold = fixture.lock(A_WRITES);
+    let to = fixture.place(A_READS);
+    assert!(fixture.core.may_downgrade(A_WRITES, hold));
+    let reads = fixture.lock(A_READS);
+    let moved = fixture.step(HoldDowngraded {
+        owner: A_WRITES,
+        hold,
+        to,
+    });
+    assert_eq!(moved, Ok(true));
+    let said = fixture.sends_release(A_WRITES, true);
+    assert!(matches!(said, ReleaseSend::Count { target: 0, .. }));
+    assert!(fixture.has(A_READS, reads) && !fixture.core.has_acquire(to));
 }
 
 /// Its turn may have ended while it was in the way of none.
