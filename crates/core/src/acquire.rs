@@ -11,8 +11,8 @@ use super::admission::Rejected;
 use super::hold::local_deadline;
 use super::liveness::Then;
 use super::op::{EnclosingWrite, Grant};
-use super::owner_state::{AfterAcquire, OwnerState};
-use super::queue::Terms;
+use super::owner_state::{AfterAcquire, Context, OwnerState};
+use super::queue::{Stage, Terms};
 use super::values::{
     Effects, HoldId, Life, LossReason, OpId, OwnerKey, Rules, Time, Token, Total, WaiterId,
 };
@@ -312,6 +312,18 @@ impl LockCore {
         let acquire = self.acquire_of(permit);
         acquire.is_some_and(|acquire| acquire.grant.is_none())
     }
+
+    /// A lock was granted to a call that has not claimed it in time: it is not polled.
+    pub(super) fn expire_grant(&mut self, now: Time, owner: OwnerKey) {
+        let given = self.owners.get(owner).and_then(|own| own.op.given());
+        if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
+            let stage = self.queue.get(waiter).map(|waiter| waiter.stage);
+            if matches!(stage, Some(Stage::Sent { .. })) {
+                self.queue.set_stage(waiter, Stage::Queued, None);
+            }
+            self.queue.pass_over(waiter);
+        }
+    }
 }
 
 impl OwnerState {
@@ -321,6 +333,66 @@ impl OwnerState {
         let acquire = self.op.acquire();
         if permit.target > 1 && acquire.is_some_and(|acquire| !acquire.has_lost) {
             self.tenure.promise(sent_at, permit.terms.lease, 0, rules);
+        }
+    }
+
+    /// The field is this owner's. Its call has until `limit` to claim the lock.
+    pub(super) fn give(
+        &mut self,
+        (sent_at, token): (Time, Option<Token>),
+        limit: Time,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(acquire) = self.op.acquire_mut() else {
+            return;
+        };
+        let until = limit.min(local_deadline(sent_at, acquire.lease.into()));
+        // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
+        if acquire.grant == Some(Grant::Revoked) {
+            return self.end_acquire(AfterAcquire::NotExecuted, cx);
+        }
+        // Who is handed a lock holds nothing else that could have been released meanwhile.
+        if acquire.is_passed && acquire.then_release || until <= cx.now {
+            return self.end_acquire(AfterAcquire::Unwanted, cx);
+        }
+        let is_passed = acquire.is_passed;
+        acquire.grant = Some(Grant::Given {
+            sent_at,
+            until,
+            token,
+        });
+        self.op_changed_at = cx.now;
+        if is_passed {
+            cx.out.count(Total::Passed, 1);
+        }
+    }
+
+    /// The lock that is granted to this owner was taken away before its call has it.
+    pub(super) fn lose_grant(&mut self, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire_mut() else {
+            return;
+        };
+        match acquire.grant {
+            Some(Grant::Awaited) => acquire.grant = Some(Grant::Revoked),
+            Some(Grant::Given { .. }) => {
+                cx.out.wake(acquire.waiter);
+                self.end_acquire(AfterAcquire::NotExecuted, cx);
+            }
+            Some(Grant::Revoked) | None => {}
+        }
+    }
+
+    /// The call of an acquire has left: what it has taken, or may have, is given up.
+    pub(super) fn abandon(&mut self, id: WaiterId, cx: &mut Context<'_>) {
+        let Some(acquire) = self.op.acquire().filter(|acquire| acquire.waiter == id) else {
+            return;
+        };
+        match acquire.grant {
+            Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
+            None if acquire.is_sent => self.end_acquire(AfterAcquire::Unknown, cx),
+            None => self.end_acquire(AfterAcquire::NotExecuted, cx),
+            // While a pass has no answer, its end finds that the call has left.
+            Some(Grant::Awaited | Grant::Revoked) => {}
         }
     }
 }

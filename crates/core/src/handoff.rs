@@ -17,12 +17,11 @@ use std::time::Duration;
 
 use super::LockCore;
 use super::admission::Admission;
-use super::hold::local_deadline;
 use super::op::{EnclosingWrite, Grant, Pass, Passed};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
-use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Stage, Terms};
+use super::queue::{Order, PassStreak, QueueLane, QueuedCall, Terms};
 
-use super::values::{Effects, Life, OpId, OwnerKey, ReleaseSend, Time, Token, Total, WaiterId};
+use super::values::{Effects, Life, OpId, OwnerKey, ReleaseSend, Time, WaiterId};
 
 impl LockCore {
     /// A repetition of a pass says the same again.
@@ -166,18 +165,6 @@ impl LockCore {
             self.queue.yields_until = None;
         }
     }
-
-    /// A lock was handed to a call that has not picked it up in time: it is not polled.
-    pub(super) fn expire_grant(&mut self, now: Time, owner: OwnerKey) {
-        let given = self.owners.get(owner).and_then(|own| own.op.given());
-        if let Some((waiter, _)) = given.filter(|(_, until)| *until <= now) {
-            let stage = self.queue.get(waiter).map(|waiter| waiter.stage);
-            if matches!(stage, Some(Stage::Sent { .. })) {
-                self.queue.set_stage(waiter, Stage::Queued, None);
-            }
-            self.queue.pass_over(waiter);
-        }
-    }
 }
 
 impl OwnerState {
@@ -195,66 +182,6 @@ impl OwnerState {
             (acquire.grant, acquire.is_passed) = (Some(Grant::Awaited), true);
         }
         id
-    }
-
-    /// The field is this owner's. Its call has until `limit` to claim the lock.
-    pub(super) fn give(
-        &mut self,
-        (sent_at, token): (Time, Option<Token>),
-        limit: Time,
-        cx: &mut Context<'_>,
-    ) {
-        let Some(acquire) = self.op.acquire_mut() else {
-            return;
-        };
-        let until = limit.min(local_deadline(sent_at, acquire.lease.into()));
-        // The loss was heard of before the answer of the pass: there is nothing to give, nor to release.
-        if acquire.grant == Some(Grant::Revoked) {
-            return self.end_acquire(AfterAcquire::NotExecuted, cx);
-        }
-        // Who is handed a lock holds nothing else that could have been released meanwhile.
-        if acquire.is_passed && acquire.then_release || until <= cx.now {
-            return self.end_acquire(AfterAcquire::Unwanted, cx);
-        }
-        let is_passed = acquire.is_passed;
-        acquire.grant = Some(Grant::Given {
-            sent_at,
-            until,
-            token,
-        });
-        self.op_changed_at = cx.now;
-        if is_passed {
-            cx.out.count(Total::Passed, 1);
-        }
-    }
-
-    /// The lock that is handed to this owner was taken away before its call has it.
-    pub(super) fn lose_grant(&mut self, cx: &mut Context<'_>) {
-        let Some(acquire) = self.op.acquire_mut() else {
-            return;
-        };
-        match acquire.grant {
-            Some(Grant::Awaited) => acquire.grant = Some(Grant::Revoked),
-            Some(Grant::Given { .. }) => {
-                cx.out.wake(acquire.waiter);
-                self.end_acquire(AfterAcquire::NotExecuted, cx);
-            }
-            Some(Grant::Revoked) | None => {}
-        }
-    }
-
-    /// The call of an acquire has left: what it has taken, or may have, is given up.
-    pub(super) fn abandon(&mut self, id: WaiterId, cx: &mut Context<'_>) {
-        let Some(acquire) = self.op.acquire().filter(|acquire| acquire.waiter == id) else {
-            return;
-        };
-        match acquire.grant {
-            Some(Grant::Given { .. }) => self.end_acquire(AfterAcquire::Unwanted, cx),
-            None if acquire.is_sent => self.end_acquire(AfterAcquire::Unknown, cx),
-            None => self.end_acquire(AfterAcquire::NotExecuted, cx),
-            // While a pass has no answer, its end finds that the call has left.
-            Some(Grant::Awaited | Grant::Revoked) => {}
-        }
     }
 }
 

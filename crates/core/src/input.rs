@@ -145,7 +145,7 @@ inputs! {
     /// A send of a release begins, over this connection if it goes immediately.
     ReleaseBegins { owner: OwnerKey, op: OpId, carrier: Option<Carrier> } -> ReleaseStep
         = |core, now, out| core.release_step(now, owner, op, carrier, out);
-    /// A release is about to be sent. Answers what it says, unless it is over.
+    /// A release is entered into its connection next. Answers what it says, unless it is over.
     ReleaseSent { owner: OwnerKey, op: OpId, may_pass: bool } -> Option<ReleaseSend>
         = |core, now, out| core.release_sent(now, owner, op, may_pass, out);
     /// What was to be sent was never written.

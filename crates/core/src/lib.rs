@@ -210,8 +210,7 @@ impl LockCore {
         answer
     }
 
-    /// Changes one owner. The only place where owners are written: what is known of them elsewhere
-    /// follows here.
+    /// Changes one owner. What is known of it elsewhere follows here, so whatever that depends on is written nowhere else.
     fn change<T>(
         &mut self,
         now: Time,
