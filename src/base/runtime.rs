@@ -1,8 +1,7 @@
 //! What is not this crate's own: the runtime that created a client, where its tasks run and how its
 //! end is detected; and the subscriber that its events go to.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::Future;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,11 +21,6 @@ use tracing::span::Entered;
 
 /// A task of a client.
 pub(crate) type Job = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-thread_local! {
-    /// While a task is spawned in turn, those behind it.
-    static BEHIND: RefCell<Option<VecDeque<(Runtime, Job)>>> = const { RefCell::new(None) };
-}
 
 /// A handle to a runtime, for spawning on it.
 #[derive(Clone)]
@@ -51,34 +45,6 @@ impl Runtime {
     /// Spawns a task. On a runtime that has ended, the task is dropped instead.
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.handle.spawn(self.bound(task));
-    }
-
-    /// The same for a task that may have others spawned when it is dropped. On a runtime that has ended they are dropped one
-    /// after the other: inside of each other, many would overflow the stack.
-    pub(crate) fn spawn_in_turn(&self, task: Job) {
-        // `None`: this thread spawns none now, or ends.
-        let mut task = Some(task);
-        let is_inside = BEHIND.try_with(|behind| match &mut *behind.borrow_mut() {
-            Some(behind) => {
-                behind.extend(task.take().map(|task| (self.clone(), task)));
-                true
-            }
-            outside => {
-                *outside = Some(VecDeque::new());
-                false
-            }
-        });
-        if let Some(task) = task {
-            self.spawn(task);
-        }
-        if is_inside != Ok(false) {
-            return;
-        }
-        let next = || BEHIND.with(|behind| behind.borrow_mut().as_mut()?.pop_front());
-        while let Some((runtime, task)) = next() {
-            runtime.spawn(task);
-        }
-        BEHIND.set(None);
     }
 
     /// Spawns a task that is awaited at shutdown.

@@ -411,7 +411,7 @@ impl Entry {
         }
         for (owner, op) in long_ways {
             let long_way = (self.locks.sends.long_way)(Arc::clone(self), *owner, *op);
-            shared.runtime.spawn_in_turn(long_way);
+            shared.runtime.spawn(long_way);
         }
         for (owner, field) in effects.subscribes.drain(..) {
             self.subscribe(owner, field);
