@@ -73,7 +73,7 @@ pub use values::{
 use apart::Apart;
 #[cfg(feature = "test-util")]
 use op::EnclosingWrite;
-use owner_state::{Context, OwnerState, OwnerStatus};
+use owner_state::{Context, OwnerState};
 use owners::Owners;
 use queue::{Lanes, Queue, QueueLane, Stage};
 #[cfg(feature = "test-util")]
@@ -250,14 +250,15 @@ impl LockCore {
             #[cfg(debug_assertions)]
             state.check();
             let lets_calls_go_on = before != after && state.op.is_idle();
-            (answer, lets_calls_go_on.then_some(after), lost)
+            let lacks_place = keeps_places && after.lacks_place;
+            (answer, lets_calls_go_on.then_some(lacks_place), lost)
         });
-        let (answer, after, lost) = changed?;
+        let (answer, lacks_place, lost) = changed?;
         if let Some(reason) = lost {
             self.note_lost_around(owner, reason);
         }
-        if let Some(after) = after {
-            self.wake_own(owner, after, out);
+        if let Some(lacks_place) = lacks_place {
+            self.wake_own(owner, lacks_place, out);
         }
         Some(answer)
     }
@@ -265,13 +266,14 @@ impl LockCore {
     /// The owner's own calls that can go on: those who waited for its operation, those who may
     /// nest into its hold or have to hear of its loss, and those whose place in the server's queue was
     /// used, or may have been. One at a time; its end wakes the next.
-    fn wake_own(&mut self, owner: OwnerKey, after: OwnerStatus, out: &mut Effects) {
+    fn wake_own(&mut self, owner: OwnerKey, lacks_place: bool, out: &mut Effects) {
         if !self.queue.has_calls(owner) || !self.is_idle(owner) {
             return;
         }
-        let is_free = after.held || after.lost.is_some();
+        // Of either face: the other one may have changed while this one was not idle.
+        let mut faces = self.faces(owner).into_iter().flatten();
+        let is_free = faces.any(|own| own.tenure.is_held() || own.tenure.lost().is_some());
         let free = is_free.then(|| self.queue.first_ready(owner));
-        let lacks_place = self.discipline.keeps_places() && after.lacks_place;
         let lane = self.discipline.lane(owner);
         let placeless = lacks_place.then(|| {
             let is_over = |id: &WaiterId| {

@@ -74,8 +74,7 @@ fn the_end_of_the_runtime_ends_every_wait_for_the_server() {
     });
 }
 
-/// The counts of a client that does nothing any more: a release that nobody makes is one that was given up, and so is that
-/// which would undo an acquire.
+/// Two releases are given up: that of the guard, and the one that would have undone the acquire.
 #[test]
 fn the_end_of_the_runtime_ends_what_is_under_way() {
     play(true, async |fixture| {

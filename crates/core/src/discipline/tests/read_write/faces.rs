@@ -352,3 +352,29 @@ fn a_release_does_not_give_up_before_a_read_that_is_under_way() {
     ));
     assert_eq!(fixture.gives_up_at(A_WRITES), until);
 }
+
+/// It waited until its owner's last hold was gone: the face that releases is not held, and while it does, no call is woken by the
+/// one that is.
+#[test]
+fn a_nested_call_goes_on_when_the_other_face_has_released() {
+    for [ends, nests] in [[A_READS, A_WRITES], [A_WRITES, A_READS]] {
+        let mut fixture = Fixture::read_write();
+        let other = fixture.lock(B_WRITES);
+        let owners = [A_WRITES, A_READS, nests, nests];
+        let calls = owners.map(|owner| fixture.call(owner, Order::Queued));
+        assert!(calls.iter().all(|call| fixture.waits_its_turn(*call)));
+        let unlock = fixture.unlock(B_WRITES, other);
+        fixture.released(&unlock);
+        let [writes, reads, nested, next] = calls;
+        let holds = [writes, reads].map(|call| {
+            let permit = fixture.permit(call);
+            fixture.is_taken(&permit).expect("wanted")
+        });
+        let permit = fixture.permit(nested);
+        let job = fixture.drop_hold(ends, holds[usize::from(ends == A_READS)]);
+        fixture.sends(ends, job);
+        fixture.is_taken(&permit).expect("wanted");
+        fixture.release_is_answered(ends, job, None);
+        assert!(fixture.is_woken_to_ask(next), "{:?}", fixture.out);
+    }
+}
