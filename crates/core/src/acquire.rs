@@ -10,7 +10,7 @@ use super::LockCore;
 use super::admission::Rejected;
 use super::hold::local_deadline;
 use super::liveness::Then;
-use super::op::{EnclosingWrite, Grant};
+use super::op::{Acquire, EnclosingWrite, Grant};
 use super::owner_state::{AfterAcquire, Context, OwnerState};
 use super::queue::{Stage, Terms};
 use super::values::{
@@ -228,22 +228,22 @@ impl LockCore {
 
     /// Whether an acquire of this call is under way, or a pass to it, or the lock is granted to it. It finds out no more than that.
     pub fn has_acquire(&self, id: WaiterId) -> bool {
-        self.acquire_for(id).is_some()
+        self.acquire_of_call(id).is_some()
     }
 
     /// The same, before it is answered.
     pub fn awaits_answer(&self, id: WaiterId) -> bool {
-        let acquire = self.acquire_for(id);
+        let acquire = self.acquire_of_call(id);
         acquire.is_some_and(|acquire| !matches!(acquire.grant, Some(Grant::Given { .. })))
     }
 
     /// Whether the lock is granted to this call, and not claimed yet.
     pub fn is_granted(&self, id: WaiterId) -> bool {
-        let acquire = self.acquire_for(id);
+        let acquire = self.acquire_of_call(id);
         acquire.is_some_and(|acquire| matches!(acquire.grant, Some(Grant::Given { .. })))
     }
 
-    fn acquire_for(&self, id: WaiterId) -> Option<&super::op::Acquire> {
+    fn acquire_of_call(&self, id: WaiterId) -> Option<&Acquire> {
         let owner = self.queue.get(id)?.owner;
         let acquire = self.owners.get(owner)?.op.acquire()?;
         (acquire.waiter == id).then_some(acquire)
